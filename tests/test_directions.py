@@ -22,6 +22,7 @@ EXCEPTIONS = {
     ("connectors/gateway.py", "gateway"),
     ("connectors/kafka/share.py", "broker"),
     ("connectors/redis/connector.py", "broker"),
+    ("connectors/standalone/schemas.py", "processors"),
     ("connectors/redis/client.py", "broker"),
     ("connectors/spark.py", "spark"),
     ("micro_batch/frame_step.py", "spark"),

@@ -47,6 +47,8 @@ KNOWN = {
     ("connectors/kafka/group.py", "self.consumer.commit(…asynchronous=False)"): "librdkafka's own",
     ("connectors/http/client.py", "loop.create_connection(…)"): "within the sender's timeout",
     ("connectors/postgres/destination.py", "sa.create_engine(…)"): "connects by postgres_client",
+    ("connectors/standalone/process.py", "self._child.poll()"): "looks, and does not wait",
+    ("connectors/standalone/process.py", "self._watcher.poll()"): "looks, and does not wait",
     ("dead_letters/plugin.py", "self._calls.get()"): "a worker between two calls",
     ("delivery/ahead.py", "self._room.wait()"): "the watchdog of the delivery",
     ("delivery/record_wise.py", "self._turns.wait()"): "the watchdog of the delivery",

@@ -20,13 +20,15 @@ _FORMAT = typer.Option(help="text, or json for programs.")
 
 @app.command(name="list")
 def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
-    """Lists every connector, ours and those of other packages."""
+    """Lists every connector: ours, those of other packages, and the standalone ones in CONDUIT_CONNECTORS."""
     from conduit_tasks.connectors import registry
+    from conduit_tasks.connectors.standalone import found as standalone
 
     rows = []
     for name, found in registry.known().items():
         sides = [side for side in ("source", "destination") if getattr(found, side) is not None]
         rows.append((name, sides, summary(found)))
+    rows += [(p.name, p.sides, p.summary) for p in standalone.listed()]
     if format is Format.json:
         print_json([{"name": name, "sides": sides, "summary": said} for name, sides, said in rows])
     else:
@@ -39,6 +41,8 @@ def describe(
 ) -> None:
     """Prints the summary of a connector, and its options as source and as destination."""
     from conduit_tasks.connectors import registry
+    from conduit_tasks.connectors.plugins import is_standalone
+    from conduit_tasks.connectors.standalone.found import sides_of as standalone_sides
     from conduit_tasks.errors import UnknownPlugin
 
     sides = {}
@@ -48,6 +52,8 @@ def describe(
             sides[side] = find(name).spec
         except UnknownPlugin as unknown:
             error = unknown
+    if is_standalone(name):
+        sides = {side: spec for side, spec in sides.items() if side in standalone_sides(name)}
     if not sides and error is not None:
         raise error
     if format is Format.json:
@@ -118,11 +124,12 @@ def try_(
 @app.command()
 def teardown(
     pipeline: Pipeline,
-    source: Annotated[str, typer.Argument(metavar="SOURCE")],
+    source: Annotated[str, typer.Argument(metavar="CONNECTOR")],
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do it: what is removed there is gone.")] = False,
 ) -> None:
-    """Removes the objects that a source made in its system, such as a replication slot; the pipeline must be stopped.
+    """Removes the objects that a source made in its system, such as a replication slot, and tells a standalone
+    connector that it is deleted; the pipeline must be stopped.
 
     For a pipeline or connector that is about to be deleted: it cannot go on from its position.
     """

@@ -65,3 +65,12 @@ class Queue(Source):
     def hold(self, positions: Sequence[Position], spare: float) -> None:
         """Keeps the unacked messages of these positions from being handed out to others until the next call, or for
         `spare` seconds more if no task runs meanwhile. Raises Unavailable."""
+
+
+class Held(Queue):
+    """A queue that is read over one connection, which stays open from read to read and takes the acks. The process of
+    its own node holds it (`connectors.held`), asks it what is new, and gives it the acks that the pipeline commits;
+    other processes of the pipeline neither plan it nor ack it."""
+
+    comes_again = 0.0
+    in_driver = True
