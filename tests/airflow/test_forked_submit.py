@@ -173,7 +173,9 @@ def test_a_jvm_that_nobody_needs_is_not_started(
 ) -> None:
     # Given an application that asks for no work in Spark, and a JVM that could not start
     how("forked")
-    application.write_text(f"from conduit_tasks.spark import jvm\nopen({str(told)!r}, 'w').write(str(jvm.prepared()))\n")
+    application.write_text(
+        f"from conduit_tasks.spark import jvm\nopen({str(told)!r}, 'w').write(str(jvm.prepared()))\n"
+    )
     task = operator(conf={"spark.driver.memory": "1k"})
     # When it is submitted
     task.execute(context)
