@@ -70,6 +70,7 @@ KNOWN = {
     ("processors/http_calls.py", "asyncio.run_coroutine_threadsafe(…).result()"): "requests within their own timeout",
     ("spark/pieces.py", "fcntl.flock(…)"): "against a look that takes microseconds",
     ("spark/jvm.py", "_jvm.process.poll()"): "looks, and does not wait",
+    ("spark/local.py", "select.poll()"): "no wait",
     ("spark/server.py", "child.poll()"): "looks, and does not wait",
     ("spark/datasource_write.py", "TaskContext.get()"): "no wait",
     ("spark/remote.py", "socket.create_connection(…)"): "its second argument",
