@@ -25,6 +25,7 @@ EXCEPTIONS = {
     ("connectors/postgres/destination.py", "processors"),
     ("connectors/redis/connector.py", "broker"),
     ("connectors/redis/client.py", "broker"),
+    ("connectors/singer/schema.py", "processors"),
     ("connectors/spark.py", "spark"),
     ("micro_batch/frame_step.py", "spark"),
     ("micro_batch/frames.py", "spark"),
