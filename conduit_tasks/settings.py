@@ -18,7 +18,7 @@ STORES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 STORE_HINT = (
     f"write a folder, or an address that begins with {', '.join(f'{each}://' for each in STORES)} or fsspec+…://"
 )
-"""How to write where something is to be stored."""
+"""Advice on an address at which something is to be stored."""
 
 
 def nothing_stored(path: str) -> str:
@@ -63,6 +63,11 @@ class Settings(BaseSettings):
     batch_bytes: int = Field(default=64 << 20, ge=1)
     """Bytes of records that are held, passed to a destination or written as a row group at once. A single record may be
     larger, up to 64 MiB."""
+    small_records: int = Field(default=20_000, ge=0)
+    """Records up to which a micro-batch is small: a child process of the node's application works on it, without Spark.
+    0: all work is done in Spark, as it is by default where Spark runs on other machines."""
+    small_bytes: int = Field(default=4 << 20, ge=0)
+    """Bytes, as stored at the source or in the spool, up to which it is small; 0 as above."""
     log: Literal["json", "text"] = "text"
     """Format of log records: an object per line, or lines for people."""
 

@@ -75,6 +75,8 @@ class Source:
     """Value of the file; None = default of the connector's class (`connectors.registry.ack_on`)."""
     durability: Literal["redis", "spool"] | None = None
     """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
+    assets: tuple[str, ...] | None = None
+    """Airflow assets that it reads, of the file."""
 
     @property
     def node(self) -> Node:
@@ -158,6 +160,10 @@ class Destination:
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     deadline: float | None = None
     """Age in seconds of the oldest unconfirmed record from which on the pipeline's alerts are called."""
+    assets: tuple[str, ...] | None = None
+    """Airflow assets that it writes, of the file; None = made from its settings (`pipeline.assets`)."""
+    on_delivered: Mapping[str, str] = field(default_factory=dict)
+    """The step after each micro-batch: {"dag": id} or {"call": "module:function"}; empty = none."""
 
     @property
     def node(self) -> Node:
@@ -255,4 +261,7 @@ class Pipeline:
         del config["file"], config["line"], config["alerts"]
         for destination in config["destinations"]:
             del destination["deadline"], destination["delivery"]["bulk_timeout"]
+            del destination["assets"], destination["on_delivered"]
+        for source in config["sources"]:
+            del source["assets"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

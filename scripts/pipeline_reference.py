@@ -40,6 +40,7 @@ NAMES = {
     "RecoveryKeys": "error-recovery",
     "WakeKeys": "wake",
     "AlertKeys": "alerts[]",
+    "StepKeys": "on-delivered",
 }
 """Model → where its keys stand."""
 

@@ -168,9 +168,18 @@ def confirm(ranges: str, have: str, letters: int = 0, **more: Any) -> Call:
         "redo": K.redo("x"),
         "parked": K.parked("x"),
         "figures": K.figures,
+        "series": K.series("x"),
     }
     args: dict[str, Any] = {"m": 1, "token": TOKEN, "epoch": 0, "ranges": ranges, "state": "", "remember": 1000}
-    args |= {"counts": {"matched": 1}, "observed": {}, "completing": {}, "park": {}, "closed": {}, "by": "run r"}
+    args |= {
+        "counts": {"matched": 1},
+        "observed": {},
+        "completing": {},
+        "sampled": {},
+        "park": {},
+        "closed": {},
+        "by": "run r",
+    }
     return Call(
         keys,
         args | {"letters": entries(letters)} | more,

@@ -15,6 +15,7 @@ from conduit_tasks.broker.connection import Client
 from conduit_tasks.broker.dead_letters import DeadLetters
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.failures import Failures
+from conduit_tasks.broker.issues import Issues
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.micro_batches import MicroBatches
@@ -24,6 +25,7 @@ from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
+from conduit_tasks.broker.series import Series
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
 
@@ -54,7 +56,7 @@ class Broker:
         self.micro_batches = MicroBatches(access)
         """Open, stage, seal."""
         self.positions = Positions(access, self.micro_batches)
-        """How far each source is planned and acked."""
+        """Positions of the sources: how far each is planned and acked."""
         self.lifecycle = Lifecycle(access, self.failures, self.leases, self.micro_batches, self.positions)
         """Registration, status, stop and start."""
         self.dead_letters = DeadLetters(access)
@@ -72,13 +74,17 @@ class Broker:
         self.replays = Replays(access, self.dead_letters, self.redrives)
         """An interval sent again."""
         self.acks = Acks(access, self.deliveries)
-        """What the sources are told."""
+        """Acks to the sources."""
         self.collection = Collection(access, self.deliveries)
         """Removal of micro-batches that nobody needs."""
         self.versions = Versions(access)
         """Version of the pipeline file in force; destinations renamed or forgotten."""
         self.runs = Runs(access)
         """Nodes at work in a run, and the bell."""
+        self.issues = Issues(access)
+        """What people decided about failures of one kind."""
+        self.series = Series(access)
+        """What the pipeline and its nodes did lately, in buckets of time."""
         self.alerts = Alerts(access)
         """Alerts about late destinations, each sent once."""
 

@@ -15,6 +15,7 @@ from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Place, letter_field, positions
+from conduit_tasks.broker.series import sampled
 from conduit_tasks.broker.state import Backlog, DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
 from conduit_tasks.topology import Node
@@ -62,6 +63,16 @@ class Deliveries:
     def rested(self, destination: str) -> float | None:
         """Returns the seconds since a destination was last sent to, by the server's clock; None: never."""
         return self._access.since(self._keys.destination(destination), "sent_at")
+
+    def told(self, destination: str, m: int, token: int) -> int:
+        """Notes that the destination's step was called up to micro-batch `m`, under the step's lease, and returns up to
+        which it was; where nothing is known, up to the cursor. Raises Fenced."""
+        keys = {
+            "destination": self._keys.destination(destination),
+            "lease": self._keys.lease(f"steps.{destination}"),
+        }
+        (found,) = self._access.run(scripts.TOLD, keys, m=m, token=token)
+        return int(found)
 
     def cursors(self, destinations: Sequence[str]) -> list[int]:
         """Returns the last sealed number, then the cursor of each destination (read before it, so never ahead)."""
@@ -156,6 +167,7 @@ class Deliveries:
                 "redo": self._keys.redo(destination),
                 "parked": self._keys.parked(destination),
                 "figures": self._keys.figures,
+                "series": self._keys.series(destination),
                 "redrive": self._keys.redrive(destination),
             },
             m=m,
@@ -167,6 +179,7 @@ class Deliveries:
             counts={name: n for name, n in numbers.items() if n},
             observed=dict(observed or {}),
             completing=dict(completing or {}),
+            sampled=sampled(numbers, observed or {}),
             by=by,
             **asdict(said),
         )
@@ -244,6 +257,7 @@ class Deliveries:
                 "destination": self._keys.destination(destination),
                 "micro_batch": self._keys.micro_batch(m),
                 "lease": self._keys.lease(Node.destination(destination)),
+                "series": self._keys.series(destination),
             }
             try:
                 moved = self._access.run(scripts.COMPLETE, keys, m=m, token=token, id=destination)[0]

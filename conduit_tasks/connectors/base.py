@@ -17,6 +17,7 @@ from conduit_tasks.record.record import Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from conduit_tasks.connectors.connection import Takes
     from conduit_tasks.delivery.handlers import StateChange
 
 Token = Any
@@ -56,6 +57,8 @@ class Spec:
     name: str
     summary: str
     options: tuple[Option, ...] = ()
+    connection: Takes | None = None
+    """Airflow connections that it takes (setting `connection`); the connector itself gets what they give."""
 
     def check(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Returns the settings with defaults. Raises ConfigError on an unknown option (the nearest is named), a missing

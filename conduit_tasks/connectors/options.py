@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Option, Spec
 
 T = TypeVar("T")
 

@@ -22,13 +22,14 @@ from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.sending import leased, mark_settled
+from conduit_tasks.micro_batch.size import of_micro_batch
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.waiting import LOOK
 from conduit_tasks.topology import Destination, Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
-    from conduit_tasks.micro_batch.stage import RunAll
+    from conduit_tasks.micro_batch.passes import RunAll
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ class Drain:
 
     def _deliver(self, number: int, epoch: int = 0) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)
+        found = self.context.broker.micro_batches.get(number)
         task = DeliverTask(
             pipeline=self.context.pipeline,
             destination=self.destination.id,
@@ -173,6 +175,7 @@ class Drain:
             epoch=epoch,
             # A driver cannot be forked: its session is in another process.
             isolate_poison=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
+            size=None if in_driver else of_micro_batch(found, self.context.pipeline),
         )
         try:
             (report,) = [task(0)] if in_driver else self.run_all(task, [0])

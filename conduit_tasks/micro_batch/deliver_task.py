@@ -25,6 +25,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.sending import connect, send
+from conduit_tasks.micro_batch.size import Size
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
 
@@ -46,6 +47,8 @@ class DeliverTask:
     run: str
     epoch: int = 0
     isolate_poison: bool = False
+    size: Size | None = None
+    """Size of the micro-batch; None: it is delivered in Spark."""
 
     def __call__(self, _: Any) -> DeliveryReport | ConduitError:
         with about(destination=self.destination, micro_batch=self.number):

@@ -18,11 +18,12 @@ from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.size import Foresight
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.micro_batch.stage import RunAll
+    from conduit_tasks.micro_batch.passes import RunAll
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +43,20 @@ def work_through(
     cleared: bool = False,
     progress: Callable[..., None] = lambda **_: None,
     warm: Callable[[], None] = lambda: None,
+    begin: Callable[[], None] | None = None,
 ) -> Ended:
     """Works through micro-batches as `sources.<id>`, `processors` or `destinations.<id>` until the run has drained.
 
     `limit`: seconds that the run lasts at most. `cleared`: the node's task had ended and was cleared. `progress` is
-    called for every micro-batch, unless the run lasts, and every few seconds with how far the node is. `warm`: has
-    Spark do a first job, if the run lasts and the work is done in Spark, so that the first micro-batch does not wait
-    for its start. Raises LeaseHeld, Unavailable (a destination is down and waits), PipelineStopped, Fenced,
-    SourceError, SpoolError.
+    called for every micro-batch, unless the run lasts, and every few seconds with how far the node is. `warm`: makes
+    ready what the first micro-batch needs, if the run lasts and the work is not done in the driver. `begin`: begins
+    Spark's start and does not wait for it; called once work is in sight that is not small. None if there is nothing to
+    begin. Raises LeaseHeld, Unavailable (a destination is down and waits), PipelineStopped, Fenced, SourceError,
+    SpoolError.
     """
-    with closing(Draining(context, run, limit)) as draining:
+    foresight = Foresight(context, Node(node), begin)
+    foresight.look()
+    with closing(Draining(context, run, limit, foresight=foresight)) as draining:
         return _Node(context, Node(node), run, run_all, draining, cleared, progress).through(warm)
 
 

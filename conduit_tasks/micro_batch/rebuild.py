@@ -177,7 +177,7 @@ def has_state(pipeline: str) -> ConfigError:
     """Returns the error that refuses to rebuild over present state."""
     return ConfigError(
         f"Redis holds state of pipeline {pipeline}; rebuilding would set it back to what the spool proves. Stop the "
-        "pipeline's runs and add --replace where that is wanted"
+        "pipeline's runs and add --replace if that is wanted"
     )
 
 

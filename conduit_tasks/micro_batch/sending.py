@@ -1,4 +1,4 @@
-"""What every delivery to a destination has, live or again: the lease, the connector, the work's own parts, the ledger.
+"""Parts of every delivery to a destination, live or again: the lease, the connector, the work's own parts, the ledger.
 
 The callers differ in the records, in their numbers and in the port to the broker.
 """
@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.connectors.connection import made
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
@@ -43,7 +44,7 @@ def leased(context: Context, destination: Destination, wait: float = 0.0) -> Lea
 
 def connect(pipeline: str, destination: Destination) -> Any:
     """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
-    connector = destination_class(destination.plugin)(destination.settings)
+    connector: Any = made(destination_class(destination.plugin), destination.settings)
     connector.pipeline, connector.connector = pipeline, destination.id
     return connector
 

@@ -76,6 +76,7 @@ def _source(keys: ConnectorKeys) -> Source:
         processors=_processors(keys.processors, Node.source(keys.id)),
         ack_on=keys.ack_on,
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 
@@ -91,7 +92,9 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")
         if keys.dead_letter_queue
         else queue,
+        on_delivered=keys.on_delivered.model_dump(exclude_none=True) if keys.on_delivered else {},
         deadline=keys.deadline,
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 

@@ -23,6 +23,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "alerts": model.AlertKeys,
     "error-recovery": model.RecoveryKeys,
     "wake": model.WakeKeys,
+    "on-delivered": model.StepKeys,
 }
 
 
@@ -69,7 +70,7 @@ _HINTS = {
     "greater_than": "write more than {gt:g}",
     "less_than_equal": "write {le:g} or less",
 }
-"""What to write instead, by the kind of the error; its bound is filled in."""
+"""Advice on values to write instead, by the kind of the error; its bound is filled in."""
 
 
 def _hint_for_key(key: str, section: str) -> str:

@@ -28,6 +28,7 @@ from conduit_tasks.pipeline.values import (
     Settings,
     Size,
     as_list,
+    as_words,
 )
 from conduit_tasks.pipes import registry as pipes
 
@@ -147,6 +148,16 @@ class DeliveryKeys(Keys):
         return self.model_copy(update=said)
 
 
+class StepKeys(Keys):
+    """A step after a delivery: called for each micro-batch that the destination has confirmed, in order, at least once;
+    exactly one of the two."""
+
+    dag: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=250)] | None = None
+    """A DAG to trigger, with the micro-batch as its conf."""
+    call: str | None = None
+    """A function, `module:function`, that gets the micro-batch."""
+
+
 class ConnectorKeys(Keys):
     """A source or a destination."""
 
@@ -173,6 +184,11 @@ class ConnectorKeys(Keys):
     """Destinations only: options of the delivery."""
     dead_letter_queue: DeadLetterKeys | None = None
     """Destinations only; absent = the pipeline's."""
+    asset: Annotated[list[str], BeforeValidator(as_words)] | None = None
+    """Airflow assets (a URI or a name, or a list): of a destination those that it writes, absent = made from its
+    settings, `[]` = none; of a source those that it reads, absent = none."""
+    on_delivered: StepKeys | None = None
+    """Destinations only: a step after each micro-batch that is delivered."""
     deadline: Annotated[Duration, Field(gt=0)] | None = None
     """Destinations only: age of the oldest unconfirmed record from which on the pipeline's `alerts` are called."""
 
@@ -280,7 +296,7 @@ class PipelineKeys(Keys):
     dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
     """Dead-letter queue of every destination without its own, and of records that fail before the fan-out."""
     schedule: str = "30s"
-    """Cron, an interval such as 30s, or @continuous."""
+    """Cron, an interval such as 30s, @continuous, or none: only others start it (`ConduitPipeline`, an API, `wake`)."""
     data_intervals: bool = False
     """Whether a scheduled run has the data interval from the scheduled time before to its own; otherwise only its own
     time."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 KEYED = ("exact.key", "exact.shape")
 """Columns that tell a record's key."""
+LAST: Place = (sys.maxsize, 0, 0)
+"""A position behind all others."""
 
 
 class Waiting:
@@ -34,7 +37,9 @@ class Waiting:
         """Returns rows of parked records, in order, that nothing holds back once the letters `settled` are redriven."""
         through = self._broker.redrives.parked(self._destination)
         held = self._held(settled) if through else set()
-        return self._rows({key: at for key, at in through.items() if key not in held})
+        waiting, first_open = self._rows({key: at for key, at in through.items() if key not in held})
+        # A Redis that forgets confirms while their sender goes on leaves a gap: what is delivered again comes first.
+        return [row for row in waiting if row_position(row) < first_open.get(_row_hash(row), LAST)]
 
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
         """Returns the records of such rows."""
@@ -65,7 +70,7 @@ class Waiting:
         """Returns the keys without an open letter or a waiting record, and the number of waiting records."""
         if not through:
             return set(), 0
-        rows = self._rows(through)
+        rows, _ = self._rows(through)
         return through.keys() - self._held(set()) - {_row_hash(row) for row in rows}, len(rows)
 
     def _held(self, settled: set[Key]) -> set[str | None]:
@@ -75,18 +80,23 @@ class Waiting:
             self._hashes = {row_key(row): _row_hash(row) for row in self._letters.rows(self._destination, KEYED)}
         return {self._hashes.get(key) for key in index if key not in settled}
 
-    def _rows(self, through: dict[str, Place]) -> list[dict[str, Any]]:
-        """Returns the waiting records of these keys: confirmed, behind the key's position, each position once."""
+    def _rows(self, through: dict[str, Place]) -> tuple[list[dict[str, Any]], dict[str | None, Place]]:
+        """Returns the waiting records of these keys: confirmed, behind the key's position, each position once; and the
+        position of each key's first copy that is not confirmed."""
         if not through:
-            return []
+            return [], {}
         state = self._broker.deliveries.get(self._destination)
         found: dict[Place, dict[str, Any]] = {}
+        first_open: dict[str | None, Place] = {}
         for row in self._parked.rows(self._destination, KEYED):
             at, hashed = row_position(row), _row_hash(row)
-            confirmed = at[0] <= state.cursor or (at[0] == state.cursor + 1 and at[1] in state.confirmed)
-            if confirmed and hashed in through and at > through[hashed]:
+            if hashed not in through or at <= through[hashed]:
+                continue
+            if at[0] <= state.cursor or (at[0] == state.cursor + 1 and at[1] in state.confirmed):
                 found[at] = row
-        return [found[at] for at in sorted(found)]
+            else:
+                first_open[hashed] = min(at, first_open.get(hashed, at))
+        return [found[at] for at in sorted(found)], first_open
 
 
 def row_position(row: dict[str, Any]) -> Place:

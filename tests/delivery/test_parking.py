@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,29 @@ def test_a_lost_redis_forgets_no_letter_and_nothing_that_waits(
     assert (outcome.redriven, outcome.released) == (1, 3)
     assert of(place, *range(0, 12, 2)) == [0, 2, 4, 6, 8, 10]
     assert sorted(place.got()) == list(range(12))
+
+
+@pytest.mark.proves("X7", "X4", "C9")
+@PLUGINS
+def test_nothing_overtakes_a_record_whose_confirm_redis_forgot_while_its_sender_went_on(
+    home: Path, plugin: str
+) -> None:
+    # Given a letter, three records that wait behind it, and a Redis that forgot the confirm of the first of them before
+    # a mark in the spool spoke of it
+    place = Place(home, plugin, park=True)
+    place.feed([(n, "a") for n in range(4)])
+    place.refuse(0)
+    run_until_quiet("p")
+    assert copies() == [1, 2, 3]
+    with opened("p", "look") as context:
+        context.broker.redis.hset(context.broker.keys.destination("d"), mapping={"cursor": 0, "ranges": "0-0,2-3"})
+    shutil.rmtree(home / ".conduit/spool/p/checkpoint")
+    # When the letter is redriven before that record is delivered again
+    place.refuse()
+    assert send().redriven == 1
+    # Then those behind it wait until it is, and all come in their order
+    assert place.got() == [0]
+    run_until_quiet("p")
+    send()
+    assert place.got() == [0, 1, 2, 3]
+    assert (parked(), copies()) == ({}, [])

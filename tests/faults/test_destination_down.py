@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.micro_batch.progress import snapshot
+from conduit_tasks.operate.status import snapshot
 from tests.faults.parts import Receiver, account, dead_letters, drive, events, until
 from tests.micro_batch.harness import look, payloads, run_once, state, write_pipeline
 

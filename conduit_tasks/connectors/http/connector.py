@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
+from conduit_tasks.connectors.connection import HTTP
 from conduit_tasks.connectors.http import oauth2, sign
 from conduit_tasks.connectors.http.client import Answer, Client
 from conduit_tasks.connectors.http.head import head, headers, pipe_headers
@@ -70,6 +71,7 @@ class HttpDestination(RecordDestination):
             *sign.OPTIONS,
             *PEER,
         ),
+        connection=HTTP,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import KAFKA
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.index import Transactions
 from conduit_tasks.connectors.kafka.message import Message, Messages, identities
@@ -68,6 +69,7 @@ class KafkaDestination(BatchDestination):
                 default="conduit-index",
             ),
         ),
+        connection=KAFKA,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

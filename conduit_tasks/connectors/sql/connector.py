@@ -31,6 +31,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import SQL
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql.errors import translated
@@ -72,6 +73,7 @@ class SqlDestination(BatchDestination):
             Option("id-column", "column of the record's id", default="id"),
             *TRANSACTIONS,
         ),
+        connection=SQL,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
