@@ -24,6 +24,7 @@ EXCEPTIONS = {
     ("connectors/redis/connector.py", "broker"),
     ("connectors/standalone/schemas.py", "processors"),
     ("connectors/redis/client.py", "broker"),
+    ("connectors/singer/schema.py", "processors"),
     ("connectors/spark.py", "spark"),
     ("micro_batch/frame_step.py", "spark"),
     ("micro_batch/frames.py", "spark"),

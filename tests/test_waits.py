@@ -49,6 +49,8 @@ KNOWN = {
     ("connectors/postgres/destination.py", "sa.create_engine(…)"): "connects by postgres_client",
     ("connectors/standalone/process.py", "self._child.poll()"): "looks, and does not wait",
     ("connectors/standalone/process.py", "self._watcher.poll()"): "looks, and does not wait",
+    ("connectors/singer/guard.py", "child.wait()"): "its reader ends the guard, and with it the child",
+    ("connectors/singer/process.py", "select.poll()"): "makes an object that is asked with a limit",
     ("dead_letters/plugin.py", "self._calls.get()"): "a worker between two calls",
     ("delivery/ahead.py", "self._room.wait()"): "the watchdog of the delivery",
     ("delivery/record_wise.py", "self._turns.wait()"): "the watchdog of the delivery",
