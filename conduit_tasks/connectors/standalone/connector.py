@@ -83,11 +83,11 @@ class Standalone(metaclass=_WithSpec):
         return _restored, (type(self).__bases__[0], self.plugin, kept)
 
 
-def _restored(base: type[Any], plugin: str, kept: Mapping[str, Any]) -> Any:
+def _restored(base: Any, plugin: str, kept: Mapping[str, Any]) -> Any:
     cls = variant(base, plugin)
-    made = cls.__new__(cls)
+    made: Any = object.__new__(cls)
     made.__dict__.update(kept)
-    made.spec = cls.spec  # type: ignore[attr-defined]
+    made.spec = cls.spec
     return made
 
 
