@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import json
+import logging
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from aiohttp import web
 from standardwebhooks import Webhook
+from typer.testing import CliRunner
 
+from conduit_tasks.cli.main import app
 from conduit_tasks.connectors.http import sign
 from conduit_tasks.connectors.http.connector import BODIES, HttpDestination
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Delivery
+from tests.conftest import RedisServer
 from tests.connectors.test_http import RECORD, answering, exchange
 from tests.delivery.fakes import FakePort, work_of
+from tests.micro_batch.harness import run_once, write_pipeline
+from tests.processors.answering import Asked, Reply
+from tests.processors.answering import answering as receiving
 
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + base64.b64encode(b"another secret, just as long").decode()
@@ -225,3 +235,46 @@ def test_no_representation_shows_a_secret() -> None:
     for secret in (WHSEC, "plain-secret-word"):
         by = signer("standard-webhooks" if secret == WHSEC else "hmac", secret)
         assert secret not in f"{by!r} {by.lines('m', b'{}')}"
+
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    dead-letter-queue: {window-size: 0}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: in.jsonl, format: jsonl, settle: 0s}}
+      - id: web
+        type: destination
+        plugin: http
+        settings: {url: "URL", sign: standard-webhooks, sign.secret: "${HOOK_SECRET}"}
+"""
+
+
+def test_a_secret_is_in_no_state_no_ledger_no_dead_letter_and_no_log(
+    home: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a receiver that refuses what it is sent, and says so
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("HOOK_SECRET", WHSEC)
+    (home / "in.jsonl").write_text('{"n": 1}\n')
+    got: list[Any] = []
+
+    def reply(asked: Asked) -> Reply:
+        got.append(asked)
+        return 400, {"error": "no"}, {}
+
+    with receiving(reply) as server:
+        write_pipeline(home, "p", PIPELINE.replace("URL", server.url))
+        said = str(run_once("p")) + CliRunner().invoke(app, ["explain", "p"]).output
+    assert len(got) == 1
+    # Then its secret is nowhere in what is stored or said
+    client = redis.Redis(unix_socket_path=redis_server.url.removeprefix("unix://"), decode_responses=True)
+    state = {key: client.hgetall(key) for key in client.scan_iter("*") if client.type(key) == "hash"}
+    client.close()
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert state
+    assert any("dead" in str(path) for path in files)
+    bare = WHSEC.removeprefix("whsec_")
+    assert bare not in said + json.dumps(state) + caplog.text
+    assert not [path for path in files if bare.encode() in path.read_bytes()]
