@@ -84,10 +84,10 @@ class Standalone(metaclass=_WithSpec):
 
 
 def _restored(base: type[Any], plugin: str, kept: Mapping[str, Any]) -> Any:
-    cls = variant(base, plugin)
-    made = cls.__new__(cls)
+    cls: Any = variant(base, plugin)  # type: ignore[arg-type]  # a class is hashable
+    made = object.__new__(cls)
     made.__dict__.update(kept)
-    made.spec = cls.spec  # type: ignore[attr-defined]
+    made.spec = cls.spec
     return made
 
 
