@@ -13,7 +13,7 @@ ORDER = (
     *("record", "metrics", "pipes", "filters", "templates", "spool"),
     *("connectors", "processors", "pipeline"),
     *("broker", "delivery", "dead_letters", "ledger"),
-    *("micro_batch", "resend", "changes"),
+    *("micro_batch", "resend", "operate", "changes"),
     *("spark", "gateway", "airflow", "stack", "verify", "cli", "demo"),
 )
 """From the inside out."""
@@ -24,6 +24,7 @@ EXCEPTIONS = {
     ("connectors/redis/connector.py", "broker"),
     ("connectors/standalone/schemas.py", "processors"),
     ("connectors/redis/client.py", "broker"),
+    ("connectors/singer/schema.py", "processors"),
     ("connectors/spark.py", "spark"),
     ("micro_batch/frame_step.py", "spark"),
     ("micro_batch/frames.py", "spark"),

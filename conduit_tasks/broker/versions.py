@@ -134,7 +134,17 @@ class Versions:
     def _own_keys(self, id: str) -> list[str]:
         """Returns the keys that a destination has once, but those of its delivery and its lease."""
         keys = self._keys
-        one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers, keys.runs]
+        one = [
+            keys.window,
+            keys.dead,
+            keys.redo,
+            keys.redrive,
+            keys.parked,
+            keys.turns,
+            keys.numbers,
+            keys.runs,
+            keys.series,
+        ]
         return [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
 
     def _run_keys(self, id: str) -> list[str]:

@@ -8,7 +8,7 @@ class Orders(Watchable, Replayable): ...
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from conduit_tasks.connectors.base import Position, Source
 
@@ -34,6 +34,14 @@ class Replayable(Source):
         """Switches `plan` to a replay: from now on it ignores acks and changes nothing anywhere. Returns the position
         to begin at: before every record whose own time is `since` (µs since the epoch; None: any) or later."""
         return {}
+
+
+class Discovering(Source):
+    """A source that can say what its system offers (`conduit connectors describe NAME --set …`)."""
+
+    def discover(self) -> list[dict[str, Any]]:
+        """Returns a row for each thing that it can read, all with the same keys. Raises SourceError."""
+        raise NotImplementedError
 
 
 class Receipts(Protocol):

@@ -17,7 +17,7 @@ from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin_name
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 
-_FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "sql", "sqs")
+_FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "singer", "sql", "sqs")
 _MODULES = ("gateway", "generator", "log", "spark")
 BUILTIN = {
     **{name: f"conduit_tasks.connectors.{name}.connector" for name in _FOLDERS},

@@ -83,9 +83,9 @@ class Standalone(metaclass=_WithSpec):
         return _restored, (type(self).__bases__[0], self.plugin, kept)
 
 
-def _restored(base: type[Any], plugin: str, kept: Mapping[str, Any]) -> Any:
-    cls: Any = variant(base, plugin)  # type: ignore[arg-type]  # a class is hashable
-    made = object.__new__(cls)
+def _restored(base: Any, plugin: str, kept: Mapping[str, Any]) -> Any:
+    cls = variant(base, plugin)
+    made: Any = object.__new__(cls)
     made.__dict__.update(kept)
     made.spec = cls.spec
     return made
