@@ -125,8 +125,7 @@ SAMPLE = ("destination", "epoch", "micro_batch", "seq", "ord", "id", "error", "a
 
 def as_json(issue: Issue) -> dict[str, Any]:
     """Returns an issue as JSON types, without the sample's record."""
-    sample = {name: issue.sample.get(name) for name in SAMPLE}
-    sample["at"] = sample["at"].isoformat()
+    sample = {name: issue.sample.get(name) for name in SAMPLE} | {"at": issue.sample["at"].isoformat()}
     decision = issue.decision and dict(vars(issue.decision))
     return {**vars(issue), "sample": sample, "decision": decision}
 
