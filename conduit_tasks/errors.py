@@ -20,6 +20,10 @@ class AcceptanceFailed(ConduitError):
     """A connector does not keep its contract; the message lists the failed checks and how each failed."""
 
 
+class ConnectionMissing(ConduitError):
+    """Airflow has no connection of this name, or its secrets backend does not answer; the message names it."""
+
+
 class Outdated(ConfigError):
     """A micro-batch was planned by a version of the pipeline file that is not the one present here."""
 

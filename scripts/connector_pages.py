@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from conduit_tasks.cli.specs import default, meaning, summary
+from conduit_tasks.cli.specs import default, meaning, options, summary
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Source, Spec
 
@@ -69,7 +69,7 @@ def _with_options(text: str, side: str, spec: Spec, more: str = "") -> str:
 def _options(spec: Spec) -> str:
     if not spec.options:
         return "It takes no settings.\n"
-    rows = [f"| `{o.name}` | {_cell(meaning(o))} | {_default(default(o))} |" for o in spec.options]
+    rows = [f"| `{o.name}` | {_cell(meaning(o))} | {_default(default(o))} |" for o in options(spec)]
     return "\n".join(["", "| setting | meaning | default |", "|---|---|---|", *rows, ""])
 
 

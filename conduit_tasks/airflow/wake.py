@@ -53,8 +53,8 @@ class WakeTrigger(BaseEventTrigger):
         while True:
             try:
                 if self._watch is None:
-                    self._watch = await _work(lambda: Watch.open(self.pipeline_id))
-                look = await _work(self._watch.look)
+                    self._watch = await at_work(lambda: Watch.open(self.pipeline_id))
+                look = await at_work(self._watch.look)
             except Exception as error:  # noqa: BLE001 - see above
                 if (said := f"{type(error).__name__}: {error}") != told:
                     log.warning("pipeline %s is not looked at, only its schedule goes on: %s", self.pipeline_id, said)
@@ -76,7 +76,8 @@ class WakeTrigger(BaseEventTrigger):
             _threads().submit(watch.close)
 
 
-async def _work(do: Callable[[], T]) -> T:
+async def at_work(do: Callable[[], T]) -> T:
+    """Does something that may block, in a thread of its own."""
     return await asyncio.get_running_loop().run_in_executor(_threads(), do)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.alerts import Alerts
+from conduit_tasks.broker.breakers import Breakers
 from conduit_tasks.broker.collection import Collection
 from conduit_tasks.broker.connection import Client
 from conduit_tasks.broker.dead_letters import DeadLetters
@@ -25,6 +26,7 @@ from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.series import Series
+from conduit_tasks.broker.shards import Shards
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
 
@@ -62,6 +64,10 @@ class Broker:
         """The index of dead letters."""
         self.deliveries = Deliveries(access, self.dead_letters, self.leases)
         """Cursors, confirms, votes."""
+        self.breakers = Breakers(access)
+        """Failures of destinations in a row, and until when nothing is sent to them."""
+        self.shards = Shards(access, self.dead_letters)
+        """Divided micro-batches: one destination, several tasks."""
         self.redeliveries = Redeliveries(access)
         """Ranges that each run confirmed, sent again."""
         self.sending = Sending(access)

@@ -241,6 +241,7 @@ UNINDEX = load("unindex")
 # positions/
 PLACE = load("place")
 GONE = load("gone")
+EMPTIED = load("emptied")
 # leases/
 ACQUIRE = load("acquire")
 RENEW = load("renew")
@@ -251,6 +252,11 @@ RELEASE = load("release")
 CONFIRM = load("confirm")
 COMPLETE = load("complete")
 VOTE = load("vote")
+TOLD = load("told")
+# shards/
+DIVIDE = load("divide")
+CONFIRM_SHARD = load("confirm_shard")
+WHOLE = load("whole")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")
@@ -268,6 +274,9 @@ DISPATCH = load("dispatch")
 MARK = load("mark")
 UNPARK = load("unpark")
 PURGE = load("purge")
+# breakers/
+TRIP = load("trip")
+UNTRIP = load("untrip")
 # replays/
 TURN = load("turn")
 REPLAY_BEGIN = load("replay_begin")
@@ -290,6 +299,7 @@ INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")
 INGEST_ACK = load("ingest_ack")
 INGEST_RESTORE = load("ingest_restore")
+INGEST_SETTLE = load("ingest_settle")
 # kafka/
 SHARE = load("share")
 SHARED = load("shared")

@@ -15,7 +15,7 @@ GAINED = ("delivered", "filtered", "completed", "parked", "retried")
 
 
 def account(pipeline: Pipeline, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Prints a table of the sources and one of the destinations: what came in since `before` (`micro_batch.progress`),
+    """Prints a table of the sources and one of the destinations: what came in since `before` (`operate.status`),
     and where it is; below them, what is left to do."""
     earlier = {kind: {each["id"]: each for each in before[kind]} for kind in ("sources", "destinations")}
 

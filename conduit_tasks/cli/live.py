@@ -40,7 +40,7 @@ class Line:
 
 
 class Course:
-    """Progress of a pipeline over several looks at it (`micro_batch.progress`)."""
+    """Progress of a pipeline over several looks at it (`operate.status`)."""
 
     def __init__(self) -> None:
         self._first: dict[str, int] = {}

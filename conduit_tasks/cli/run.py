@@ -81,7 +81,7 @@ def run(
 def look(pipeline: str) -> dict[str, Any] | None:
     """Returns the progress of the pipeline; None if its broker cannot be asked from here, as with an Airflow
     elsewhere."""
-    from conduit_tasks.micro_batch.progress import snapshot
+    from conduit_tasks.operate.status import snapshot
 
     try:
         return snapshot(pipeline)

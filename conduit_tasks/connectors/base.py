@@ -17,6 +17,7 @@ from conduit_tasks.record.record import Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from conduit_tasks.connectors.connection import Takes
     from conduit_tasks.delivery.handlers import StateChange
 
 Token = Any
@@ -56,6 +57,8 @@ class Spec:
     name: str
     summary: str
     options: tuple[Option, ...] = ()
+    connection: Takes | None = None
+    """Airflow connections that it takes (setting `connection`); the connector itself gets what they give."""
 
     def check(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Returns the settings with defaults. Raises ConfigError on an unknown option (the nearest is named), a missing
@@ -217,6 +220,11 @@ class RecordDestination(Listener, Owner):
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Returns why one object alone may send at a time; "" if several processes may (`delivery.parallelism`)."""
+        return ""
+
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - the client keeps it per send
         """Connects; raises Unavailable."""
 
@@ -271,6 +279,12 @@ class BatchDestination(Listener, Owner):
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         """Returns whether rows that are written again, after a crash between write and confirmation, change nothing."""
         return False
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Returns why one object alone may write at a time; "" if several processes may (`delivery.parallelism`): it
+        must then keep no state, and each write must leave those of the others alone."""
+        return "the connector writes in one place, one write after the other"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Goes back to `state` (see above). Raises Unavailable (may recover) or ConfigError."""

@@ -54,10 +54,12 @@ def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: s
         return ours
     if name == "file" and queue.settings.get("format") != "parquet":
         return Copied(ours, FileHandler(queue.settings))
+    from conduit_tasks.connectors.connection import resolved
     from conduit_tasks.connectors.registry import destination_class
 
     cls = destination_class(name)
-    return Copied(ours, PluginHandler(cls, dict(queue.settings), pipeline, destination or BEFORE_FAN_OUT))
+    settings = dict(resolved(cls.spec, queue.settings))
+    return Copied(ours, PluginHandler(cls, settings, pipeline, destination or BEFORE_FAN_OUT))
 
 
 class Copied:

@@ -167,9 +167,11 @@ def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next
     if room is None:
         said = _shut(context)
         return Next(None, said or "the lag budget is used up", looked=False, budget=not said)
-    expect = broker.micro_batches.latest_sealed() + 1
+    expect, at = broker.micro_batches.latest_sealed() + 1, broker.access.now()
     asked = ask(context, room, expect, SLICES)
     if not any(asked.slices.values()):
+        if len(asked.well) == len(pipeline.sources):
+            broker.positions.emptied(at, expect - 1)
         said = f"recovering: {'; '.join(map(str, asked.waiting))}" if asked.waiting else "nothing new"
         return Next(None, said, recovering=bool(asked.waiting or asked.failed), asked=asked)
     # Invariant 3: boundaries are durable before anything is read.
@@ -256,6 +258,8 @@ def outstanding(context: Context) -> str:
     behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.deliveries.get(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
+    if untold := [d.id for d in pipeline.destinations if d.on_delivered and steps_behind(context, d.id)]:
+        return f"steps not called: {', '.join(untold)}"
     from conduit_tasks.connectors.registry import ack_on
 
     names = [d.id for d in pipeline.destinations]
@@ -268,6 +272,13 @@ def outstanding(context: Context) -> str:
     if broker.acks.due(MESSAGES, names, "delivered") and listened_to(context):
         return "handlers are not told yet"
     return ""
+
+
+def steps_behind(context: Context, destination: str) -> bool:
+    """Returns whether the destination has confirmed micro-batches for which its step was not called."""
+    key = context.broker.keys.destination(destination)
+    ((cursor, told),) = context.broker.access.read(("HMGET", key, "cursor", "told"))
+    return told is not None and int(cursor or 0) > int(told)
 
 
 def halted_destinations(context: Context) -> list[str]:

@@ -76,6 +76,7 @@ def _source(keys: ConnectorKeys) -> Source:
         processors=_processors(keys.processors, Node.source(keys.id)),
         ack_on=keys.ack_on,
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 
@@ -91,12 +92,17 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")
         if keys.dead_letter_queue
         else queue,
+        on_delivered=keys.on_delivered.model_dump(exclude_none=True) if keys.on_delivered else {},
         deadline=keys.deadline,
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 
 def _delivery(keys: DeliveryKeys) -> Delivery:
-    delivery = Delivery(**keys.effective().model_dump())
+    found = keys.effective().model_dump()
+    if found["breaker"] is not None:
+        found["breaker"] = topology.Breaker(**found["breaker"], asked_max=keys.retry_after_max)
+    delivery = Delivery(**found)
     if "timeout" in keys.model_fields_set:
         delivery = replace(delivery, bulk_timeout=max(keys.timeout, topology.LEAST_BULK_TIMEOUT))
     # At-most-once cannot wait: records that an unavailable destination did not take must not go again (SEMANTICS B8).

@@ -15,6 +15,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "dead-letter-queue": model.DeadLetterKeys,
     "trigger": model.TriggerKeys,
     "delivery": model.DeliveryKeys,
+    "breaker": model.BreakerKeys,
     "micro-batch": model.MicroBatchKeys,
     "lag-budget": model.LagBudgetKeys,
     "spool": model.SpoolKeys,
@@ -22,6 +23,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "alerts": model.AlertKeys,
     "error-recovery": model.RecoveryKeys,
     "wake": model.WakeKeys,
+    "on-delivered": model.StepKeys,
 }
 
 

@@ -42,6 +42,8 @@ CODES = {
     "E212": "a field reference, a handler or a notifier is written wrongly",
     "E214": "the spool cannot keep a gateway's journal",
     "E215": "a source cannot wake the pipeline",
+    "E216": "an Airflow connection is missing, or of a type that the connector does not take",
+    "E217": "an Airflow asset is written wrongly",
     "W101": "a deprecated name",
     "W102": "the version is missing or unknown",
     "W103": "a key is newer than the version of the file",

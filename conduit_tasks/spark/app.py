@@ -44,9 +44,10 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.spark.installed import prefer_installed
 
     prefer_installed()
-    from conduit_tasks import errors, logs
+    from conduit_tasks import connections, errors, logs
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import halting
+    from conduit_tasks.micro_batch.handed import handing_over
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ending_in_order
@@ -58,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     destination = options.node.id if options.node.kind == "destinations" else None
     logs.configure()
     work_for(options.pipeline, options.node)
+    connections.current()  # they leave the environment before anything else is started
     prepare()
 
     def halt(why: str) -> None:
@@ -78,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
                 context,
                 options.node,
                 options.run,
-                run_all,
+                handing_over(context, options.node, run_all),
                 limit=options.drain_limit,
                 cleared=options.cleared,
                 progress=lambda **fields: event("progress", node=options.node, **fields),

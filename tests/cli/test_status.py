@@ -21,7 +21,7 @@ from conduit_tasks.cli.account import account, left
 from conduit_tasks.cli.live import Course, headline, lasting
 from conduit_tasks.cli.main import app
 from conduit_tasks.cli.places import place
-from conduit_tasks.micro_batch.progress import snapshot
+from conduit_tasks.operate.status import snapshot
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.topology import Destination
 from tests.faults.parts import events

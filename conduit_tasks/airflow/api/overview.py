@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.metrics.curves import sums
-from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.progress import describe
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.operate.status import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline
@@ -170,7 +170,7 @@ def micro_batches(
             found = broker.micro_batches.find(number)
             deliveries = {}
             for id, state in states.items():
-                confirmed = state.confirmed.count if number == state.cursor + 1 else 0
+                confirmed = state.confirmed_records if number == state.cursor + 1 else 0
                 done = number <= state.cursor
                 deliveries[id] = {
                     "delivered": done,

@@ -31,21 +31,22 @@ local function halted(pipeline, destination)
   end
 end
 
--- Invariant 4: only the newest token's holder goes on, or the newest attempt of its executors; expiry alone does not fence
--- if nobody took over.
+-- Invariant 4: only the newest token's holder goes on, or the newest attempt of its executors (at a shard: the newest one at
+-- that shard); expiry alone does not fence if nobody took over.
 local function fenced(lease, token)
-  local held = redis.call('HMGET', lease, 'token', 'owner', 'attempt')
-  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then
+  local held = redis.call('HMGET', lease, 'token', 'owner', 'attempt', 'shard:' .. token)
+  if (held[1] ~= token and held[3] ~= token and not held[4]) or not held[2] or held[2] == '' then
     return {'fenced', held[1] or '', held[2] or ''}
   end
 end
 
 -- `token`: of who speaks; a driver's word keeps no attempt alive.
 local function renew(lease, token)
-  local l = redis.call('HMGET', lease, 'ttl', 'attempt')
+  local l = redis.call('HMGET', lease, 'ttl', 'attempt', 'shard:' .. token)
   local lives = text(now_us() + number(l[1]))
   redis.call('HSET', lease, 'until', lives)
   if l[2] == token then redis.call('HSET', lease, 'attempt_until', lives) end
+  if l[3] then redis.call('HSET', lease, 'attempt_until:' .. l[3], lives) end
 end
 
 -- What every change under a lease begins with: nil (the lease is renewed), or the answer to return.
@@ -264,6 +265,20 @@ local function subtract_ranges(s, given)
   if rest then out[#out + 1] = range_text(rest[1], rest[2]) end
   if at <= #s then out[#out + 1] = string.sub(s, at) end
   return table.concat(out, ',')
+end
+
+-- A divided micro-batch (see `divide`): its number, by what, shards, records; nothing where none is.
+local function division(divided)
+  local m, by, shards, matched = string.match(divided or '', '^(%d+):(%a+):(%d+):(%d+)$')
+  return tonumber(m), by, tonumber(shards), tonumber(matched)
+end
+
+-- The records of a shard that is whole, or nil.
+local function whole_of(shard) return tonumber(string.match(shard, '^=(%d+)$')) end
+
+local function undivided(destination, shards)
+  redis.call('HDEL', destination, 'divided')
+  for i = 0, (shards or 0) - 1 do redis.call('HDEL', destination, 'shard:' .. i) end
 end
 
 -- Why no destination `from` can go on as `to`: the answer to return, or nil.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
 from conduit_tasks.connectors.capabilities import Replayable
+from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.destination import DeltaDestination
 from conduit_tasks.connectors.delta.storage import check_storage, table_uri
 from conduit_tasks.errors import SourceError
@@ -50,6 +51,7 @@ class DeltaSource(Replayable):
             Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=STORE,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import POSTGRES
 from conduit_tasks.connectors.postgres.client import checked_url, connect, library, said
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
@@ -56,6 +57,7 @@ class PostgresDestination(BatchDestination):
             ),
             *TRANSACTIONS,
         ),
+        connection=POSTGRES,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -78,6 +80,10 @@ class PostgresDestination(BatchDestination):
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         return settings.get("mode", "upsert") == "upsert"
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that

@@ -9,7 +9,7 @@
 -- @key micro_batch  hash   state, total
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
--- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
+-- @key run          hash   micro-batch -> ranges this run confirmed, and its counters; expires after the retention
 -- @key redo         hash   epoch, run, at, micro-batch -> ranges still to redeliver; removed when nothing is left
 -- @key parked       hash   hash of a key -> position (<m>-<seq>-<ord>) up to which it is settled; until it is unparked
 -- @key figures      hash   histograms of durations (see Keys)
@@ -86,6 +86,7 @@ if A.remember ~= '0' then
   -- Mostly one run does all of it.
   if mine == have then mine = all else mine = select(2, united(mine, given)) end
   redis.call('HSET', K.run, A.m, mine)
+  add(K.run, A.counts)
   redis.call('PEXPIRE', K.run, A.remember)
 end
 redis.call('HSET', K.destination, 'confirmed_at', text(now))

@@ -1,4 +1,4 @@
-"""Progress of a pipeline: one plain document for the CLI, the demo's account and the API."""
+"""Status of a pipeline: one plain document for the CLI, the demo's account and the API."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "behind": sealed - state.cursor,
                 "lag": {
                     "micro_batches": backlog.micro_batches,
-                    "records": max(0, backlog.records - state.confirmed.count),
+                    "records": max(0, backlog.records - state.confirmed_records),
                     "bytes": backlog.bytes,
                     "age": round(backlog.age(now), 3),
                 },
@@ -51,6 +51,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "dead": broker.dead_letters.count(d.id),
                 "parked_keys": len(broker.redrives.parked(d.id)),
                 "attempts": attempts.get(d.node, 0),
+                "breaker": asdict(breaker) if (breaker := broker.breakers.get(d.id, d.delivery.breaker)) else None,
                 "confirmed_at": state.confirmed_at,
             }
         )
