@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.metrics.curves import sums
-from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.operate.status import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
