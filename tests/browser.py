@@ -19,8 +19,8 @@ import aiohttp
 import pytest
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-PICTURES = "CONDUIT_TEST_PICTURES"
-"""Set, the pictures of the documents are taken again."""
+PICTURES = bool(os.environ.get("CONDUIT_TEST_PICTURES"))
+"""Whether the pictures of the documents are taken again. Read here: a home of a test has an environment of its own."""
 
 
 class NotAnswered(Exception):
@@ -84,7 +84,7 @@ class Tab:
 
     async def picture(self, name: str) -> None:
         """Takes a picture of the documents, if they are to be taken again."""
-        if os.environ.get(PICTURES):
+        if PICTURES:
             found = await self.call("Page.captureScreenshot", format="png")
             (IMAGES / f"{name}.png").write_bytes(base64.b64decode(found["data"]))
 

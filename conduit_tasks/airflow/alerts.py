@@ -1,6 +1,7 @@
-"""Deadline alerts: a destination whose oldest unconfirmed record is older than its `deadline` calls Airflow notifiers.
+"""Alerts: a destination whose oldest unconfirmed record is older than its `deadline`, or a rule of the alert that is
+broken, calls Airflow notifiers.
 
-`plan` checks the deadlines, so runs that find no work check them too, and so do the acks, also after a destination has
+`plan` checks them, so runs that find no work check them too, and so do the acks, also after a destination has
 failed. Each breach is told once, and once more when it is over, however many runs see it. Alerts are bookkeeping: an
 error in them is logged, and the next run tells.
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.airflow.alert_rules import findings
 from conduit_tasks.errors import BrokerUnavailable, ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RULES = ("lag", "dead_letters", "no_data")
+"""Rules that an alert may have of its own."""
 VARIABLE = "conduit_alerts"
 """Airflow Variable with the `alerts` (JSON) of pipelines that have none of their own."""
 
@@ -47,33 +51,23 @@ def look(pipeline_id: str, run_id: str) -> None:
 
 
 def tell(pipeline_id: str, run_id: str) -> None:
-    """Sends the alerts that are due for a pipeline's destinations. Raises ConfigError if the Variable is wrong."""
+    """Sends the alerts that are due for a pipeline. Raises ConfigError if the Variable is wrong."""
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.pipeline.load import get_pipeline
 
     pipeline = get_pipeline(pipeline_id)
-    watched = [d for d in pipeline.destinations if d.deadline is not None]
-    if not watched or not (alerts := _alerts(pipeline)):
+    deadlines = any(d.deadline is not None for d in pipeline.destinations)
+    alerts = [(n, alert) for n, alert in enumerate(_alerts(pipeline)) if deadlines or any(map(alert.get, RULES))]
+    if not alerts:
         return
     with opened(pipeline, run_id) as context:
-        for destination in watched:
-            age, deadline = context.broker.deliveries.waiting_for(destination.id), destination.deadline or 0.0
-            late = age > deadline
-            about = {
-                "pipeline": pipeline.id,
-                "destination": destination.id,
-                "state": "late" if late else "recovered",
-                "age": round(age, 3),
-                "deadline": deadline,
-                "message": f"{destination.id} of pipeline {pipeline.id} "
-                + (f"is {age:,.0f} s behind, more than its deadline of {deadline:,.0f} s" if late else "has caught up"),
-            }
-            for n, alert in enumerate(alerts):
-                subject = f"{destination.id}|{n}:{alert['notifier']}"
-                if not (nonce := context.broker.alerts.claim(subject, late)):
+        for n, alert in alerts:
+            for found in findings(context, alert):
+                subject = f"{found.subject}|{n}:{alert['notifier']}"
+                if not (nonce := context.broker.alerts.claim(subject, found.late)):
                     continue
-                told = _notify(alert, about)
-                context.broker.alerts.settle(subject, late, nonce, told=told)
+                told = _notify(alert, found.about)
+                context.broker.alerts.settle(subject, found.late, nonce, told=told)
 
 
 def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:

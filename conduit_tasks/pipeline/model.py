@@ -23,6 +23,7 @@ from conduit_tasks.pipeline.values import (
     Count,
     Duration,
     Id,
+    Per,
     Positive,
     Rate,
     Settings,
@@ -240,12 +241,19 @@ class HandlerKeys(Keys):
 
 
 class AlertKeys(Keys):
-    """A notifier that is called once when a destination misses its `deadline`, and once when that is over."""
+    """A notifier that is called once when a destination misses its `deadline` or a rule here is broken, and once when
+    that is over."""
 
     notifier: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
     """A notifier of Airflow's: `package.module.Class`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its constructor; templates see `conduit` (`conduit.message`, `.destination`, `.age`, …)."""
+    lag: Duration | None = None
+    """Rule: no destination's oldest unconfirmed record is older than this, whatever its `deadline`."""
+    dead_letters: Per | None = None
+    """Rule: fewer dead letters than this in such a time, such as `5/h`; at most 14 days."""
+    no_data: Duration | None = None
+    """Rule: something was read within this time; at most 14 days."""
 
 
 class RecoveryKeys(Keys):

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.names import ID_PATTERN
-from conduit_tasks.record.units import parse_duration, parse_rate, parse_size
+from conduit_tasks.record.units import parse_duration, parse_per, parse_rate, parse_size
 
 
 def reads(parse: Callable[[Any], Any]) -> BeforeValidator:
@@ -83,6 +83,12 @@ Rate = Annotated[
     float,
     reads(parse_rate),
     WithJsonSchema({"type": ["string", "number"], "examples": [100, "100/s", "6000/m"]}),
+]
+
+Per = Annotated[
+    tuple[int, float],
+    reads(parse_per),
+    WithJsonSchema({"type": "string", "examples": ["5/h", "100/30m"]}),
 ]
 
 Settings = Annotated[dict[str, str], reads(flatten), WithJsonSchema({"type": "object"})]

@@ -73,6 +73,19 @@ def parse_rate(text: str | float) -> float:
     return float(found[1]) / _SECONDS[found[2] or "s"]
 
 
+def parse_per(text: str) -> tuple[int, float]:
+    """Returns the number and the seconds of `5/h` or `100/30m`: so many in such a time. Raises ConfigError."""
+    number, slash, time = str(text).strip().partition("/")
+    if len(str(text)) <= LONGEST and slash and number.isdecimal() and int(number) > 0:
+        try:
+            seconds = parse_duration(time if time[:1].isdigit() else f"1{time}")
+        except ConfigError:
+            seconds = 0.0
+        if seconds > 0:
+            return int(number), seconds
+    raise ConfigError(f"'{text}' is not so many in a time; write for example 5/h or 100/30m")
+
+
 def format_duration(seconds: float) -> str:
     """Returns the shortest spelling of a duration: `6h`, `1h30m`, `200ms`."""
     if seconds == 0:

@@ -197,3 +197,61 @@ def test_the_file_says_where_a_deadline_or_a_notifier_is_wrong(home: Path) -> No
     assert finding.code == "E212"
     with pytest.raises(ConfigError, match="no BaseNotifier"):
         load_notifier("pathlib.Path")
+
+
+def with_rule(**rule: str) -> str:
+    return f"    alerts: [{json.dumps({**ALERT, **{name.replace('_', '-'): value for name, value in rule.items()}})}]"
+
+
+def test_a_rule_of_lag_holds_for_every_destination(home: Path, started: Callable[..., None]) -> None:
+    # Given deadlines that are far, and a rule that is near, and a destination that cannot be written to
+    started(deadline="1h", alerts=with_rule(lag="1ms"))
+    look()
+    look()
+    assert told(home) == ["away late"]
+    (home / "there").unlink()
+    run_once("p")
+    look()
+    assert told(home) == ["away late", "away recovered"]
+
+
+def test_dead_letters_of_a_time_are_counted_and_told_once(home: Path, started: Callable[..., None]) -> None:
+    started(deadline="1h", alerts=with_rule(dead_letters="3/h"))
+    with opened("p", "t") as context:
+        lease = context.broker.leases.acquire("destinations.away", "t")
+        for n in range(2):
+            context.broker.deliveries.confirm("away", 1, lease.token, [(n, n)], {"matched": 1, "nacked": 1})
+        look()
+        assert told(home) == [], "two are fewer than three"
+        context.broker.deliveries.confirm("away", 1, lease.token, [(2, 2)], {"matched": 1, "nacked": 1})
+        lease.release()
+    look()
+    look()
+    assert told(home) == [" late"]
+
+
+def test_silence_is_told_unless_the_pipeline_is_younger(home: Path, started: Callable[..., None]) -> None:
+    started(deadline="1h", alerts=with_rule(no_data="1h"))
+    look()
+    assert told(home) == [], "ten were read just now"
+    with opened("p", "t") as context:
+        context.broker.redis.delete(context.broker.keys.series(""))
+        look()
+        assert told(home) == [], "it is not an hour old"
+        context.broker.redis.hset(context.broker.keys.pipeline, "created", "1")
+    look()
+    look()
+    assert told(home) == [" late"]
+    (home / "there").unlink()
+    events(home / "data", 10, start=10)
+    run_once("p")
+    look()
+    assert told(home) == [" late", " recovered"]
+
+
+@pytest.mark.parametrize("wrong", ["5", "0/h", "5/", "x/h", "5/x", "-1/h", "5/0s"])
+def test_a_rule_that_is_none_is_named(home: Path, started: Callable[..., None], wrong: str) -> None:
+    started(alerts=with_rule(dead_letters="3/h"))
+    path = home / "include" / "pipelines" / "p.yaml"
+    path.write_text(path.read_text().replace("3/h", wrong))
+    assert [f.message for f in load_file(path).findings if "dead-letters" in f.message or "5/h" in f.message]

@@ -116,6 +116,10 @@ async def _charts(site: str, browser: str) -> None:
         await tab.until("document.querySelectorAll('.chart canvas').length === 6")
         await tab.until("document.querySelector('.chart .u-legend')")
         await picture(tab, "charts")
+        await tab.size(1280, 1010)
+        await tab.js("document.querySelector('section').scrollIntoView()")
+        await tab.picture("charts")
+        await tab.size(1280, 1900)
         dark = [{"name": "prefers-color-scheme", "value": "dark"}]
         await tab.call("Emulation.setEmulatedMedia", features=dark)
         await tab.until("document.documentElement.classList.contains('dark')")
@@ -196,6 +200,8 @@ async def _issues(site: str, browser: str) -> None:
         assert "destinations.web: http 400" in shown
         assert "1 dead letter" in shown
         await picture(tab, "issues")
+        await tab.size(1280, 420)
+        await tab.picture("issues")
         for word, state in (("acknowledged", "acknowledged"), ("open", "open"), ("muted", "muted"), ("open", "open")):
             await tab.js(f"document.querySelector('[id^={word}-]').focus()")
             await tab.key("Enter", 13, "\r")
