@@ -213,7 +213,7 @@ class Watch:
             self.found.broken(f"Invariant 3: micro-batch {m} numbers {partition[0]} from {at}, {due} was next")
         self._index[partition] = at + count
 
-    def _voting(
+    def _voting(  # noqa: PLR0917  # those of `vote`
         self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, shard: int = 0, **__: Any
     ) -> None:
         at = first
