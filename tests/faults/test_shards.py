@@ -3,14 +3,18 @@ still, or its target does not answer (ADR 27)."""
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from conduit_tasks.errors import Fenced
 from conduit_tasks.ledger.messages import Overall
@@ -26,6 +30,7 @@ from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import UNTOLD
+from tests.conftest import RedisServer
 from tests.faults.beside import Beside, Died
 from tests.faults.parts import Receiver, drive, events, until
 from tests.micro_batch.harness import deliver_again, here, run_once, state, write_pipeline
@@ -255,3 +260,129 @@ def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_its_tasks_deli
     broker = state("p")
     assert broker.deliveries.get("to").counters["redelivered"] == 1_200
     broker.close()
+
+
+class Hanging:
+    """An HTTP receiver that leaves requests of some keys unanswered until it is released, and takes all others."""
+
+    def __init__(self, keys: str) -> None:
+        self.released = threading.Event()
+        self.taken: Counter[int] = Counter()
+        hanging = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if event["k"].startswith(keys):
+                    hanging.released.wait(240)
+                hanging.taken[event["n"]] += 1
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Says nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self.released.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    made = Hanging("stuck-")
+    yield made
+    made.stop()
+
+
+def test_a_task_whose_target_hangs_holds_up_no_other(quick: Path, hanging: Hanging, beside: Beside) -> None:
+    """Given one key whose requests are not answered, then the tasks of the other shards end and say so, while the one
+    that waits is still at work; once it is answered, the micro-batch is complete."""
+    pipeline(quick, hanging.url)
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text().replace("timeout: 2s", "timeout: 240s")
+    write_pipeline(quick, "p", text)
+    (quick / "data").mkdir(exist_ok=True)
+    rows = [{"n": n, "k": f"{n % 40}"} for n in range(1_200)] + [{"n": 1_200, "k": "stuck-1"}]
+    (quick / "data" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sealed()
+    done = threading.Thread(target=deliver, args=(beside,))
+    done.start()
+    broker = state("p")
+
+    def whole() -> list[int | None]:
+        division = broker.deliveries.get("to").division
+        return [records for records in division.whole if records is not None] if division else []
+
+    try:
+        until(lambda: len(whole()) == 2, "the other two shards")
+        assert broker.deliveries.get("to").cursor == 0
+    finally:
+        hanging.released.set()
+        done.join()
+    assert broker.deliveries.get("to").cursor == 1
+    broker.close()
+    assert hanging.taken == Counter(range(1_201))
+
+
+@pytest.mark.proves("C10")
+def test_a_record_that_kills_its_worker_is_found_within_its_shard(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    """Given a record that kills whoever processes it, then attempts at its shard die until it is searched for; it
+    becomes a dead letter, and everything else arrives once the broker was told of it."""
+    pipeline(quick, receiver.url, order="none", more=WINDOW.replace("SIZE", "0").replace("NACKS", "0"))
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text()
+    deadly = '        processors: [{id: deadly, plugin: python, settings: {call: "tests.faults.functions:deadly"}}]\n'
+    text = text.replace("parallelism: 3", "parallelism: 3, max-redeliveries: 1").rstrip() + "\n" + deadly
+    write_pipeline(quick, "p", text)
+    lanes(quick / "data", 400)
+    events(quick / "data", 1, 400, deadly=True)
+    lanes(quick / "data", 200)
+    deaths = 0
+    for number in range(10):
+        try:
+            run_once("p", run=f"run-{number}", run_all=beside)
+            break
+        except Died:
+            deaths += 1
+    assert deaths == 2
+    drive(run_all=beside)
+    broker = state("p")
+    delivered, letters = broker.deliveries.get("to"), list(broker.dead_letters.entries("to"))
+    broker.close()
+    assert delivered.cursor == 1
+    assert (delivered.counters["delivered"], delivered.counters["nacked"]) == (600, 1)
+    assert [(letter.seq, letter.error_class) for letter in letters] == [(400, "killed its worker")]
+    assert receiver.accepted() == 600
+
+
+def test_rows_are_written_in_batches_by_several_tasks(quick: Path, beside: Beside, redis_server: RedisServer) -> None:
+    """Given a stream of Redis as destination, which appends, then three tasks append every record once, those of a key
+    in order."""
+    client = redis.Redis.from_url(redis_server.url)
+    pipeline(quick, "http://unused/")
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text()
+    text = text.replace("plugin: http", "plugin: redis")
+    text = text.replace('{url: "http://unused/"}', f'{{url: "{redis_server.url}", stream: "shards", fields: payload}}')
+    write_pipeline(quick, "p", text)
+    rows = lanes(quick / "data", 1_200)
+    sealed()
+    try:
+        deliver(beside)
+        entries: Any = client.xrange("shards")
+    finally:
+        client.delete("shards")
+        client.close()
+    assert beside.jobs == [[0, 1, 2]]
+    found = [{"n": int(of[b"n"]), "k": of[b"k"].decode()} for _, of in entries]
+    assert sorted(found, key=lambda row: (row["k"], row["n"])) == sorted(rows, key=lambda row: (row["k"], row["n"]))
+    for key in {row["k"] for row in rows}:
+        assert [row["n"] for row in found if row["k"] == key] == [row["n"] for row in rows if row["k"] == key]
+    assert found != rows
