@@ -24,6 +24,7 @@ from benchmarks import (
     over_redis,
     stream,
     submits,
+    tasks,
     three,
     topics,
     two,
@@ -44,6 +45,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "http": (
         lambda place, n: over_http.run(place, *n),
         {"full": (100_000,), "moderate": (100_000,), "quick": (1_000,)},
+    ),
+    "tasks": (
+        lambda place, n: tasks.run(place, *n),
+        {"full": (40_000, 500_000), "moderate": (20_000, 500_000), "quick": (1_000, 64_000)},
     ),
     "kafka": (
         lambda place, n: over_kafka.run(place, *n),

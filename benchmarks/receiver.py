@@ -1,7 +1,8 @@
 """An HTTP receiver that is not the bottleneck: raw asyncio (uvloop where it is installed), no parsing of bodies.
 
 `python -m benchmarks.receiver` listens on a free port of 127.0.0.1 and prints it. Each request is answered
-204 with keep-alive; `GET` answers {"requests", "distinct"}: all requests, and different `Idempotency-Key`s.
+204 with keep-alive, after `--delay` milliseconds; `GET` answers {"requests", "distinct"}: all requests, and different
+`Idempotency-Key`s.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 class Seen:
     """What was received by all connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay: float = 0.0) -> None:
+        self.delay = delay
         self.requests = 0
         self.keys: set[bytes] = set()
 
@@ -61,20 +63,24 @@ class Receiver(asyncio.Protocol):
         key = _KEY.search(head)
         if key:
             self._seen.keys.add(key[1])
-        self._transport.write(_ANSWER)
+        if self._seen.delay:
+            asyncio.get_running_loop().call_later(self._seen.delay, self._transport.write, _ANSWER)
+        else:
+            self._transport.write(_ANSWER)
 
 
-async def serve() -> None:
-    seen = Seen()
+async def serve(delay: float) -> None:
+    seen = Seen(delay)
     server = await asyncio.get_running_loop().create_server(lambda: Receiver(seen), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def receiving() -> Iterator[tuple[str, int]]:
-    """A receiver in a process of its own for the block: (url, process id)."""
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.receiver"], cwd=ROOT, stdout=subprocess.PIPE)
+def receiving(delay: float = 0.0) -> Iterator[tuple[str, int]]:
+    """A receiver in a process of its own for the block: (url, process id). It answers after `delay` seconds."""
+    command = [sys.executable, "-m", "benchmarks.receiver", "--delay", str(round(delay * 1_000))]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/", process.pid
@@ -90,9 +96,10 @@ def summary(url: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    after = int(sys.argv[2]) / 1_000 if sys.argv[1:2] == ["--delay"] else 0.0
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve())
+        asyncio.run(serve(after))
     else:
-        uvloop.run(serve())
+        uvloop.run(serve(after))

@@ -20,6 +20,10 @@ class AcceptanceFailed(ConduitError):
     """A connector does not keep its contract; the message lists the failed checks and how each failed."""
 
 
+class ConnectionMissing(ConduitError):
+    """Airflow has no connection of this name, or its secrets backend does not answer; the message names it."""
+
+
 class Outdated(ConfigError):
     """A micro-batch was planned by a version of the pipeline file that is not the one present here."""
 
@@ -136,9 +140,11 @@ class Unavailable(ConduitError):
 class Refused(ConduitError):
     """The destination will not take this record, and a retry cannot improve it (SEMANTICS T6 *completed*)."""
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(self, message: str, *, status: int | None = None, row: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.row = row
+        """Number of the row at fault among those of a write, if the destination knows it."""
 
 
 class Terminated(BaseException):

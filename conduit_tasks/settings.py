@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from conduit_tasks.errors import ConfigError
@@ -18,7 +18,7 @@ STORES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 STORE_HINT = (
     f"write a folder, or an address that begins with {', '.join(f'{each}://' for each in STORES)} or fsspec+…://"
 )
-"""How to write where something is to be stored."""
+"""Advice on an address at which something is to be stored."""
 
 
 def nothing_stored(path: str) -> str:
@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     Durations are seconds. Relative paths are taken from `home`.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CONDUIT_")
+    model_config = SettingsConfigDict(env_prefix="CONDUIT_", populate_by_name=True)
 
     home: Path = Field(default_factory=Path.cwd)
     """The folder that holds `include/`, `dags/` and (embedded stack) `.conduit/`."""
@@ -52,6 +52,14 @@ class Settings(BaseSettings):
     """Folder or URL (`file://`, `s3://`, …) of the spool."""
     dead_letters: str = ".conduit/dead-letters"
     """Folder or URL of the project's own dead-letter store."""
+    connectors: Path = Field(
+        default=Path("connectors"), validation_alias=AliasChoices("CONDUIT_CONNECTORS", "CONDUIT_CONNECTORS_PATH")
+    )
+    """Folder of the programs of standalone connectors; Conduit's `CONDUIT_CONNECTORS_PATH` is the same."""
+    connectors_message: int = Field(default=64 << 20, ge=1 << 10)
+    """Bytes of one message from or to a standalone connector."""
+    connectors_timeout: float = Field(default=60.0, gt=0)
+    """Seconds in which a standalone connector answers a call: to open, to stop."""
     lease_ttl: float = 15.0
     """Seconds that a lease lives without renewal."""
     lease_grace: float = 1.0
@@ -63,6 +71,11 @@ class Settings(BaseSettings):
     batch_bytes: int = Field(default=64 << 20, ge=1)
     """Bytes of records that are held, passed to a destination or written as a row group at once. A single record may be
     larger, up to 64 MiB."""
+    small_records: int = Field(default=20_000, ge=0)
+    """Records up to which a micro-batch is small: a child process of the node's application works on it, without Spark.
+    0: all work is done in Spark, as it is by default where Spark runs on other machines."""
+    small_bytes: int = Field(default=4 << 20, ge=0)
+    """Bytes, as stored at the source or in the spool, up to which it is small; 0 as above."""
     log: Literal["json", "text"] = "text"
     """Format of log records: an object per line, or lines for people."""
 

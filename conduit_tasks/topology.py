@@ -75,6 +75,8 @@ class Source:
     """Value of the file; None = default of the connector's class (`connectors.registry.ack_on`)."""
     durability: Literal["redis", "spool"] | None = None
     """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
+    assets: tuple[str, ...] | None = None
+    """Airflow assets that it reads, of the file."""
 
     @property
     def node(self) -> Node:
@@ -108,6 +110,17 @@ After a crash these records are sent again, like the unconfirmed ones (SEMANTICS
 
 
 @dataclass(frozen=True)
+class Breaker:
+    """A circuit breaker: sends that fail in a row until it opens; seconds of its first and its longest pause."""
+
+    failures: int = 5
+    pause: float = 10.0
+    pause_max: float = 300.0
+    asked_max: float = 60.0
+    """Seconds of `Retry-After` that count (`retry_after_max`)."""
+
+
+@dataclass(frozen=True)
 class Delivery:
     """Delivery options of a destination (T9 and DESIGN "The pipeline file"). Durations in seconds."""
 
@@ -130,6 +143,9 @@ class Delivery:
     max_redeliveries: int = 3
     """Attempts without progress before the micro-batch is bisected for a record that kills its worker (C10)."""
     park_keys: bool = False
+    breaker: Breaker | None = None
+    parallelism: int = 1
+    """Tasks that deliver one micro-batch, at most."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +162,10 @@ class Destination:
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     deadline: float | None = None
     """Age in seconds of the oldest unconfirmed record from which on the pipeline's alerts are called."""
+    assets: tuple[str, ...] | None = None
+    """Airflow assets that it writes, of the file; None = made from its settings (`pipeline.assets`)."""
+    on_delivered: Mapping[str, str] = field(default_factory=dict)
+    """The step after each micro-batch: {"dag": id} or {"call": "module:function"}; empty = none."""
 
     @property
     def node(self) -> Node:
@@ -243,4 +263,10 @@ class Pipeline:
         del config["file"], config["line"], config["alerts"]
         for destination in config["destinations"]:
             del destination["deadline"], destination["delivery"]["bulk_timeout"]
+            del destination["assets"], destination["on_delivered"]
+            if destination["delivery"]["parallelism"] == 1:
+                # As in files of earlier versions.
+                del destination["delivery"]["parallelism"]
+        for source in config["sources"]:
+            del source["assets"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from conduit_tasks.cli.specs import default, meaning, summary
+from conduit_tasks.cli.specs import default, meaning, options, summary
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Source, Spec
 
@@ -26,6 +26,7 @@ Written by `python scripts/connector_pages.py`.
 `builtin:` in front of a name and `@version` behind it are taken, as in Conduit. `conduit connectors describe NAME`
 prints the options of one, and `conduit connectors test NAME` tries whether it [keeps its contract](testing.md).
 A connector may [register handlers](../handlers.md#in-code) of what becomes of its records.
+`standalone:NAME` is any of [Conduit's standalone connectors](standalone.md), which are programs of their own.
 
 | name | source | destination | what it does |
 |---|---|---|---|
@@ -69,7 +70,7 @@ def _with_options(text: str, side: str, spec: Spec, more: str = "") -> str:
 def _options(spec: Spec) -> str:
     if not spec.options:
         return "It takes no settings.\n"
-    rows = [f"| `{o.name}` | {_cell(meaning(o))} | {_default(default(o))} |" for o in spec.options]
+    rows = [f"| `{o.name}` | {_cell(meaning(o))} | {_default(default(o))} |" for o in options(spec)]
     return "\n".join(["", "| setting | meaning | default |", "|---|---|---|", *rows, ""])
 
 

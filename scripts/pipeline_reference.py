@@ -31,6 +31,7 @@ NAMES = {
     "ProcessorKeys": "processors[]",
     "TriggerKeys": "trigger",
     "DeliveryKeys": "delivery",
+    "BreakerKeys": "delivery.breaker",
     "DeadLetterKeys": "dead-letter-queue",
     "MicroBatchKeys": "micro-batch",
     "LagBudgetKeys": "lag-budget",
@@ -39,6 +40,7 @@ NAMES = {
     "RecoveryKeys": "error-recovery",
     "WakeKeys": "wake",
     "AlertKeys": "alerts[]",
+    "StepKeys": "on-delivered",
 }
 """Model → where its keys stand."""
 

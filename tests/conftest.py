@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from conduit_tasks.private import socket_in
 from conduit_tasks.settings import forget
-from conduit_tasks.stack.layout import socket_in
 from tests.connect_server import ConnectServer
 from tests.jvm import quick_options
 

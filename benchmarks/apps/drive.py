@@ -133,7 +133,8 @@ def main() -> None:
     options = parser.parse_args()
     sc = spark_context()
     ready(0)
-    sc.parallelize(range(4), 4).map(ready).collect()
+    workers = max(4, sc.defaultParallelism)
+    sc.parallelize(range(workers), workers).map(ready).collect()
     java = os.getppid()
     stages = Stages(options.pipeline, options.weigh)
     with measured(java, options.redis_pid) as cost, measured(*([options.beside] if options.beside else [])) as beside:

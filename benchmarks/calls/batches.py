@@ -54,6 +54,7 @@ def cases() -> dict[str, Call]:
                 "micro_batch": K.micro_batch(2),
                 "lease": K.lease("seal"),
                 "totals": K.totals,
+                "series": K.series(""),
                 "dead": K.dead(""),
             },
             {

@@ -37,6 +37,22 @@ def cases() -> dict[str, Call]:
         "confirm letters": confirm(
             apart(per_call, 2, 8), apart(HELD), letter_count, closed=closed, park=parks, epoch=0
         ),
+        "confirm_shard": Call(
+            {
+                **{name: OF_X[name] for name in ("pipeline", "destination", "lease", "dead")},
+                **{"run": K.run("x", "r"), "figures": K.figures},
+            },
+            {
+                **{"m": 2, "shard": 1, "ranges": apart(b("confirm_shard", "ranges"), 2, 8), "total": 10_000_000},
+                **{"remember": 1_000, "counts": {"matched": 1}, "observed": {}},
+                **token,
+                "letters": entries(b("confirm_shard", "letters")),
+            },
+            {
+                K.destination("x"): BASE[K.destination("x")]
+                | {"cursor": "1", "divided": "2:key:2:1000000", "shard:1": apart(HELD)}
+            },
+        ),
         "vote": Call(
             {
                 "pipeline": K.pipeline,
@@ -45,7 +61,15 @@ def cases() -> dict[str, Call]:
                 "scope": [K.destination("x")],
             },
             {
-                **{"m": 2, "first": 0, "size": WINDOW, "threshold": WINDOW - 1, "stop": "pipeline", "error": {}},
+                **{
+                    "m": 2,
+                    "of": "",
+                    "first": 0,
+                    "size": WINDOW,
+                    "threshold": WINDOW - 1,
+                    "stop": "pipeline",
+                    "error": {},
+                },
                 **token,
                 "votes": ",".join("a1" if n % 2 else "n1" for n in range(b("vote", "votes"))),
             },
@@ -168,9 +192,18 @@ def confirm(ranges: str, have: str, letters: int = 0, **more: Any) -> Call:
         "redo": K.redo("x"),
         "parked": K.parked("x"),
         "figures": K.figures,
+        "series": K.series("x"),
     }
     args: dict[str, Any] = {"m": 1, "token": TOKEN, "epoch": 0, "ranges": ranges, "state": "", "remember": 1000}
-    args |= {"counts": {"matched": 1}, "observed": {}, "completing": {}, "park": {}, "closed": {}, "by": "run r"}
+    args |= {
+        "counts": {"matched": 1},
+        "observed": {},
+        "completing": {},
+        "sampled": {},
+        "park": {},
+        "closed": {},
+        "by": "run r",
+    }
     return Call(
         keys,
         args | {"letters": entries(letters)} | more,

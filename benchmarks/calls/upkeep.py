@@ -20,6 +20,14 @@ from benchmarks.calls.parts import (
 def cases() -> dict[str, Call]:
     """See `benchmarks.calls`."""
     return {
+        "glance": Call(
+            {
+                **{"pipeline": K.pipeline, "series": K.series(""), "dead": K.dead("")},
+                "each": [K.lease(f"destinations.d{n}") for n in range(b("glance", "each"))],
+            },
+            {"destinations": 1_000, "fields": [f"|10|{n}" for n in range(b("glance", "fields"))]},
+            {},
+        ),
         "stopped": Call(
             {"pipeline": K.pipeline, "each": [K.destination(f"d{n}") for n in range(b("stopped", "each"))]},
             {"count": b("stopped", "each")},

@@ -9,6 +9,7 @@ acks run whatever happened before them. If slots are scarce, the first nodes of 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -16,21 +17,24 @@ from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
-from airflow.sdk import DAG, Param, TaskGroup, chain
+from airflow.sdk import DAG, Asset, Param, TaskGroup, chain
 
 from conduit_tasks.airflow import tasks
+from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from conduit_tasks.airflow.resend import build_resend_dag
 from conduit_tasks.airflow.schedule import drain_limit, schedule_of
+from conduit_tasks.pipeline.assets import inlets, outlets
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import Node, Pipeline
+from conduit_tasks.topology import Destination, Node, Pipeline, Source
+
+log = logging.getLogger(__name__)
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
-RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
-"""Retries by Airflow, for the machinery (a lost worker, Spark, Redis); `delivery` retries sends."""
 SUBMIT_TIMEOUT = timedelta(hours=1)
 """Time past the run's limit. A standalone driver whose master never comes back would otherwise hang for ever."""
 POOL_VARIABLE = "CONDUIT_SPARK_POOL"
@@ -47,8 +51,6 @@ def load_dags(only: str | None = None) -> list[DAG]:
 
     A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` reports it.
     """
-    from conduit_tasks.airflow.resend import build_resend_dag
-
     kinds = {dag_id: build_dag, resend_dag_id: build_resend_dag}
     wanted = None if only is None else names_of(only)
     found = load_folder(settings().path(settings().pipelines), wanted=wanted).pipelines
@@ -72,40 +74,62 @@ def build_dag(pipeline: Pipeline) -> DAG:
         doc_md=_doc(pipeline),
         tags=["conduit", *sorted({s.plugin for s in pipeline.sources} | {d.plugin for d in pipeline.destinations})],
     ) as dag:
-        plan = ShortCircuitOperator(
-            task_id="plan",
-            python_callable=tasks.plan,
-            op_kwargs={"pipeline_id": pipeline.id},
-            ignore_downstream_trigger_rules=True,
-        )
-        sources = _group("sources", [(s.id, s.processors, s.plugin) for s in pipeline.sources], pipeline)
-        fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
-        fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
-        destinations = _group("destinations", [(d.id, d.processors, d.plugin) for d in pipeline.destinations], pipeline)
-        acks = _acks(pipeline)
-        end = EmptyOperator(task_id="end", trigger_rule="none_failed")
-        chain(plan, sources, fan_in)
-        if pipeline.processors:
-            processors = _submit(pipeline, "processors", "processors", [p.plugin for p in pipeline.processors])
-            chain(fan_in, processors, fan_out)
-            chain(plan, processors)
-        else:
-            chain(fan_in, fan_out)
-        chain(fan_out, destinations, acks, end)
-        chain(plan, [destinations, acks])
-        # Airflow judges a run by its leaves, and nodes that work side by side succeed whatever the others do.
-        chain([fan_out, destinations], end)
+        add_tasks(pipeline)
     return dag
 
 
-def _group(name: str, connectors: Iterable[tuple[str, Any, str]], pipeline: Pipeline) -> TaskGroup:
+def add_tasks(pipeline: Pipeline, *, among_others: bool = False) -> None:
+    """Adds the tasks of a run to the DAG, or group, that is being made. `among_others`: there may be tasks of the
+    user's after them, which go on if there was nothing to do."""
+    plan = ShortCircuitOperator(
+        task_id="plan",
+        python_callable=tasks.plan,
+        op_kwargs={"pipeline_id": pipeline.id},
+        ignore_downstream_trigger_rules=not among_others,
+    )
+    sources = _group("sources", pipeline.sources, pipeline)
+    fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
+    fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
+    destinations = _group("destinations", pipeline.destinations, pipeline)
+    acks = _acks(pipeline, plan.task_id)
+    end = EmptyOperator(task_id="end", trigger_rule="none_failed")
+    chain(plan, sources, fan_in)
+    if pipeline.processors:
+        processors = _submit(pipeline, "processors", "processors", [p.plugin for p in pipeline.processors])
+        chain(fan_in, processors, fan_out)
+        chain(plan, processors)
+    else:
+        chain(fan_in, fan_out)
+    chain(fan_out, destinations, acks, end)
+    chain(plan, [destinations, acks])
+    # Airflow judges a run by its leaves, and nodes that work side by side succeed whatever the others do.
+    chain([fan_out, destinations], end)
+
+
+def _group(name: str, connectors: Iterable[Source | Destination], pipeline: Pipeline) -> TaskGroup:
     with TaskGroup(name) as group:
-        for id, processors, plugin in connectors:
-            _submit(pipeline, safe_name(id), f"{name}.{id}", [plugin, *(p.plugin for p in processors)])
+        for each in connectors:
+            plugins = [each.plugin, *(p.plugin for p in each.processors)]
+            if isinstance(each, Source):
+                _submit(pipeline, safe_name(each.id), each.node, plugins, inlets=_assets(inlets(each)))
+            else:
+                _submit(pipeline, safe_name(each.id), each.node, plugins, outlets=_assets(outlets(each)))
     return group
 
 
-def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str]) -> ConduitSubmitOperator:
+def _assets(uris: Iterable[str]) -> list[Asset]:
+    """Returns the assets; one whose URI the provider of its scheme does not take is left out, with a warning: nothing
+    of a delivery depends on it."""
+    found = []
+    for uri in uris:
+        try:
+            found.append(Asset(uri))
+        except ValueError as error:
+            log.warning("%s is no asset of Airflow's: %s", uri, error)
+    return found
+
+
+def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], **more: Any) -> ConduitSubmitOperator:
     limit = drain_limit(pipeline)
     return ConduitSubmitOperator(
         task_id=task_id,
@@ -118,29 +142,26 @@ def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str])
         priority_weight=FIRST[Node(node).kind],
         weight_rule="absolute",
         execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit),
+        **more,
     )
 
 
-def _acks(pipeline: Pipeline) -> TaskGroup:
+def _acks(pipeline: Pipeline, plan: str) -> TaskGroup:
     with TaskGroup("acks") as group:
         for n, source in enumerate(pipeline.sources):
             PythonOperator(
                 task_id=safe_name(source.id),
                 python_callable=tasks.ack,
-                op_kwargs={"pipeline_id": pipeline.id, "source_id": source.id, "follows": n == 0},
+                op_kwargs={
+                    **{"pipeline_id": pipeline.id, "source_id": source.id, "follows": n == 0},
+                    **({} if plan == "plan" else {"plan_id": plan}),
+                },
                 # Also if `plan` has failed: earlier deliveries can still be acked.
                 trigger_rule="one_done",
                 priority_weight=FIRST["acks"],
                 weight_rule="absolute",
             )
     return group
-
-
-def destinations_param(pipeline: Pipeline, meaning: str, *others: str) -> Param:
-    """Returns the run parameter that chooses some of the pipeline's destinations, or `others`."""
-    names = [*(d.id for d in pipeline.destinations), *others]
-    items = {"type": "string", "enum": names}
-    return Param([], type="array", title="Destinations", description=meaning, items=items, examples=names)
 
 
 def _params(pipeline: Pipeline) -> dict[str, Param]:

@@ -39,6 +39,9 @@ def follow(  # noqa: PLR0917 - the run before, and what the next one takes over 
     """
     if ti is None or not goes_on(ti):
         return
+    if ti.dag_id != dag_id(pipeline_id):
+        log.info("no run follows in a DAG of another's making, although %s", why)
+        return
     from airflow.sdk.exceptions import ErrorType
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun

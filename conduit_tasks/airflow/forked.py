@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from setproctitle import setproctitle
 
-from conduit_tasks.spark.jvm import begin
+from conduit_tasks.spark.jvm import prepare
 
 MODULES = (
     "pandas",
@@ -38,6 +38,7 @@ MODULES = (
     "conduit_tasks.spark.app",
     "conduit_tasks.spark.jvm",
     "conduit_tasks.spark.plain",
+    "conduit_tasks.spark.session",
     "conduit_tasks.spark.shipping",
 )
 """Modules that an application needs."""
@@ -69,8 +70,8 @@ class Application:
         self.returncode: int | None = None
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], jvm: Sequence[str] = ()) -> None:
-        """Makes it run a Python file with arguments; `jvm`: command line of the JVM to start as its child, see
-        `spark.jvm`. Raises OSError if it has died meanwhile."""
+        """Makes it run a Python file with arguments; `jvm`: command line of the JVM that it starts as its
+        child if it needs one, see `spark.jvm`. Raises OSError if it has died meanwhile."""
         with self._command as out:
             json.dump([list(arguments), dict(environment), list(jvm)], out)
 
@@ -151,7 +152,7 @@ def _child(command: int, output: int) -> NoReturn:
         arguments, environment, jvm = json.loads(said.decode("utf-8", "surrogateescape"))
         _begin(arguments, environment)
         if jvm:
-            begin(jvm)
+            prepare(jvm)
         # Without the task's own context variables: the application sets its own fields for the log.
         contextvars.Context().run(runpy.run_path, arguments[0], run_name="__main__")
     except SystemExit as error:

@@ -28,7 +28,7 @@ from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
 from conduit_tasks.spark.jvm import SHELL, told_in_folder
 from conduit_tasks.spark.remote import Address
-from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, properties_file, read_defaults
+from conduit_tasks.spark.submit import DEFAULTS_FILE, elsewhere, launch, properties_file, read_defaults
 from conduit_tasks.waits import still_running
 
 PREFIX = "conduit {"
@@ -45,6 +45,7 @@ class ConduitSubmitHook(SparkSubmitHook):
     application on the connection's Connect server.
 
     Raises SparkLost if that server cannot be reached and the connection's extra `submit` is false. ConfigError.
+    `private`: additions to the environment of a driver on this machine, which no option, command line or log shows.
     `spare`: an application that waits for its arguments. It becomes the driver, at a Connect server or with the JVM of
     a submit, if we know that JVM's whole command line and it would start this very Python.
     `events`: the structured lines seen so far, oldest first, at most one per kind of event (the latest).
@@ -60,21 +61,28 @@ class ConduitSubmitHook(SparkSubmitHook):
         application_args: list[str],
         quick_jit: bool,
         spare: Application | None = None,
+        private: Mapping[str, str] | None = None,
     ) -> None:
         self.remote: Address | None = None
         self.spare, self._forks = spare, True
+        self._private: dict[str, str] = {}
         super().__init__(conn_id=conn_id, conf=dict(conf), name=name, application_args=application_args)
         self.events: dict[str, dict[str, Any]] = {}
         if self.remote is not None:
             given = {**read_defaults(home / DEFAULTS_FILE), **conf}
             self._command: tuple[str, ...] | None = (sys.executable,)
-            self._conf, self._env = {}, {**self.remote.environment(), **session_settings(given)}
+            where = {} if self.remote.loopback else elsewhere()
+            own = {**self.remote.environment(), **session_settings(given), **(private or {})}
+            self._conf, self._env = {}, {**where, **own}
             return
         start = launch(home, self._connection["master"], self._connection["deploy_mode"], conf, quick_jit=quick_jit)
         self._conf, self._env_vars = start.conf, start.env
         own_binary = self._connection["spark_binary"] != "spark-submit"
         self._command = None if own_binary else start.command
         self._forks = self._command is not None and not any(name in self._conf for name in PYTHON)
+        if self._connection["deploy_mode"] != "cluster":
+            # Not among `env_vars`: those are options on the command line where the master is YARN or Kubernetes.
+            self._private = dict(private or {})
 
     def _resolve_connection(self) -> dict[str, Any]:
         connection = self.get_connection(self._conn_id)
@@ -150,6 +158,7 @@ class ConduitSubmitHook(SparkSubmitHook):
             return [*self._get_spark_binary_path(), application, *(self._application_args or [])]
         # The whole line is four pages of JVM options; the log gets only what a reader wants from it.
         command = self._get_spark_binary_path() + self._build_spark_common_args()
+        self._env = {**(self._env or {}), **self._private}
         if self._properties_file:
             command.append("--load-spark-defaults")
         command.append(application)

@@ -7,6 +7,7 @@ same DAG all do the right thing, and nothing secret is in a command line.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -18,26 +19,21 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from conduit_tasks.airflow.delivered import tell_assets
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
-from conduit_tasks.airflow.tasks import fail_without_retry
+from conduit_tasks.airflow.steps import stepping
+from conduit_tasks.airflow.tasks import fail_without_retry, run_of
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.exit_codes import HELD, SAID, STOPPED, WAITING
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.at_work import AtWork
-
-WAITING, STOPPED, HELD, ENDED = 3, 4, 5, 143
-"""Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease; the
-application was asked to end."""
-
-
-SAID = (0, 1, WAITING, STOPPED, HELD, ENDED)
-"""Exit codes with which the application itself has told the broker how it ended."""
 
 
 class ConduitSubmitOperator(SparkSubmitOperator):
@@ -73,14 +69,18 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         """Checks the connection and the work, submits, and turns the exit code into a state of the task."""
         node = Node(self.node)
         destination = node.id if node.kind == "destinations" else None
-        with about(pipeline=self.pipeline_id, node=self.node, run=context["run_id"], destination=destination):
-            self._execute(context)
+        with about(pipeline=self.pipeline_id, node=self.node, run=self._run(context), destination=destination):
+            self._execute(context, destination)
+            if destination and self.outlets:
+                self.outlets = tell_assets(self.pipeline_id, destination, self._run(context), context, self.outlets)
 
-    def _execute(self, context: Any) -> None:
+    def _execute(self, context: Any, destination: str | None) -> None:
         from conduit_tasks.micro_batch.at_work import at_work
 
         ti, skipped = context["ti"], None
-        with spare() as self._spare, at_work(self.pipeline_id, context["run_id"], self.node) as ends:
+        steps = stepping(self.pipeline_id, destination, self._run(context)) if destination else nullcontext()
+        # The application is forked before the steps start a thread.
+        with spare() as self._spare, steps, at_work(self.pipeline_id, self._run(context), self.node) as ends:
             try:
                 with fail_without_retry():
                     check_connection(self._conn_id)
@@ -99,6 +99,10 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         if skipped is not None:
             raise skipped
 
+    def _run(self, context: Any) -> str:
+        ti = context.get("ti")
+        return run_of(self.pipeline_id, getattr(ti, "dag_id", None), context["run_id"])
+
     def _work(self, context: Any, ends: AtWork) -> None:
         while not self._worked(context, ends):
             self.log.info("what an earlier attempt of this run has left at work has the lease: it is waited for")
@@ -106,7 +110,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
     def _worked(self, context: Any, ends: AtWork) -> bool:
         """Does the node's work. Returns False if the job of an earlier attempt, which outlived its driver, has the
         lease."""
-        run_id = context["run_id"]
+        run_id = self._run(context)
         with fail_without_retry():
             self._skip_unless_chosen(context["params"])
             cleared = was_cleared(context["ti"], self.retries)
@@ -147,7 +151,17 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             application_args=list(self.application_args or []),
             quick_jit=self.quick_jit,
             spare=self._spare,
+            private=self._connections(),
         )
+
+    def _connections(self) -> dict[str, str]:
+        """Returns the environment with the Airflow connections that the node needs. Raises ConnectionMissing."""
+        from conduit_tasks import connections
+        from conduit_tasks.micro_batch.handed import of_node
+        from conduit_tasks.pipeline.load import get_pipeline
+
+        found = of_node(get_pipeline(self.pipeline_id), self.node)
+        return {connections.VARIABLE: connections.dumps(found)} if found else {}
 
     def _inject_lineage(self, context: Any) -> None:
         """Adds OpenLineage's properties of this task, as the provider's `execute`, which this class replaces, does: if

@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY, destinations_param
+from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 from conduit_tasks.pipeline.names import resend_dag_id, safe_name
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 DEAD_LETTERS = "dead-letters"
 """`what` of a run that redrives; the others are those of a replay."""
-FILTERS = ("classes", "since", "until", "keys", "micro-batches", "ids")
+FILTERS = ("classes", "since", "until", "keys", "micro-batches", "ids", "issues")
 """Parameters that choose dead letters, as the options of `conduit dead-letters` do."""
 REDRIVE_WAIT, REPLAY_WAIT = 120.0, 600.0
 """Seconds to wait for a live delivery to hand over; Airflow's retries wait on."""
@@ -274,6 +274,7 @@ def _params(pipeline: Pipeline) -> dict[str, Param]:
         "keys": Param([], **texts, **letters, title="Keys", description="Text, or JSON."),
         "micro-batches": Param([], type="array", items={"type": "integer"}, **letters, title="Micro-batches"),
         "ids": Param([], **texts, **letters, title="Ids of records"),
+        "issues": Param([], **texts, **letters, title="Issues"),
         "from": Param(
             None, **text, **interval, title="From", description="Event time; a backfill's own interval where empty."
         ),

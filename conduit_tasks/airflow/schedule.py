@@ -31,19 +31,26 @@ HAND_OVER, SHORTEST = 20.0, 10.0
 and seconds between the beginnings of two such runs at least."""
 
 
-def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
+def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable | list[Asset] | None:
     """Returns the timetable alone, or joined with the asset whose watcher wakes the pipeline: because there are new
     records, or, under `@continuous`, because no run is under way. Raises ConfigError."""
     if is_continuous(pipeline):
         # Not `ContinuousTimetable`: that begins the next run when the one before has ended.
         timetable: BaseTimetable = DeltaTriggerTimetable(timedelta(seconds=_until_next(drain_limit(pipeline))))
     else:
-        timetable = _timetable(parse_schedule(pipeline.schedule), pipeline.data_intervals)
+        when = parse_schedule(pipeline.schedule)
+        if when.kind == "none":
+            return None if pipeline.wake is None else [_wakes(pipeline)]
+        timetable = _timetable(when, pipeline.data_intervals)
         if pipeline.wake is None:
             return timetable
+    return AssetOrTimeSchedule(timetable=timetable, assets=[_wakes(pipeline)])
+
+
+def _wakes(pipeline: Pipeline) -> Asset:
     name = f"{dag_id(pipeline.id)}.wake"
     watcher = AssetWatcher(name=name, trigger=WakeTrigger(pipeline.id, pipeline.digest()))
-    return AssetOrTimeSchedule(timetable=timetable, assets=[Asset(name, watchers=[watcher])])
+    return Asset(name, watchers=[watcher])
 
 
 def drain_limit(pipeline: Pipeline) -> float:

@@ -13,14 +13,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from conduit_tasks.airflow.alerts import look, looking
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
+from conduit_tasks.exit_codes import STOPPED
 from conduit_tasks.logs import about
 from conduit_tasks.micro_batch.halting import ended_by_force
-from conduit_tasks.pipeline.names import AFTER
+from conduit_tasks.pipeline.names import AFTER, dag_id
 
 log = logging.getLogger(__name__)
-
-STOPPED = 4
-"""Exit code of a task's process that a forceful stop ended, as of `spark/app.py`."""
 
 
 @contextmanager
@@ -46,6 +44,7 @@ def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any 
     from conduit_tasks.micro_batch.plan import plan_run
 
     most = params.get("max-records")
+    run_id = run_of(pipeline_id, getattr(dag_run, "dag_id", None), run_id)
     limits = None if most is None else {"max-records": int(most)}
     with about(pipeline=pipeline_id, run=run_id), looking(pipeline_id, run_id), fail_without_retry():
         result = plan_run(pipeline_id, run_id, limits, by_hand=_by_hand(dag_run))
@@ -53,6 +52,12 @@ def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any 
     if not result.work:
         return False
     return {"micro_batch": result.micro_batch, "reason": result.reason, "left_out": dict(result.left_out)}
+
+
+def run_of(pipeline_id: str, dag: str | None, run_id: str) -> str:
+    """Returns the id by which the broker knows a run: that of Airflow, with the DAG's if that is another one than the
+    pipeline's own, as two DAGs may have runs of the same id."""
+    return run_id if dag is None or dag == dag_id(pipeline_id) else f"{dag}/{run_id}"
 
 
 def _by_hand(dag_run: Any) -> bool:
@@ -69,6 +74,7 @@ def ack(  # noqa: PLR0917 - what Airflow hands over by name
     follows: bool = False,
     ti: Any = None,
     params: Mapping[str, Any] | None = None,
+    plan_id: str = "plan",
 ) -> dict[str, Any]:
     """Acks one source as far as every destination has delivered, and collects: while the run goes on, and once after
     it. Uses the broker's state alone. `follows`: starts the next run if this one left work that need not wait.
@@ -77,6 +83,7 @@ def ack(  # noqa: PLR0917 - what Airflow hands over by name
     """
     from conduit_tasks.micro_batch.acks import ack_along
 
+    run_id = run_of(pipeline_id, getattr(ti, "dag_id", None), run_id)
     context = about(pipeline=pipeline_id, run=run_id, source=source_id)
     with context, looking(pipeline_id, run_id), fail_without_retry():
         done = ack_along(pipeline_id, source_id, run_id, lambda: look(pipeline_id, run_id))
@@ -84,7 +91,7 @@ def ack(  # noqa: PLR0917 - what Airflow hands over by name
     if follows and done["again"]:
         chosen = (params or {}).get("destinations")
         follow(ti, pipeline_id, run_id, done["began"], done["left"], chosen, done["again"])
-    planned = ti.xcom_pull(task_ids="plan") if ti is not None else None
+    planned = ti.xcom_pull(task_ids=plan_id) if ti is not None else None
     why = done["left_out"]
     if why is None and isinstance(planned, dict):
         why = planned.get("left_out", {}).get(source_id)

@@ -46,15 +46,15 @@ class WakeTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields an event whenever the pipeline has something to do, at the pace that its file allows. Never ends, not
         even by an error: Airflow would start it again every second."""
-        from conduit_tasks.micro_batch.wake import Pace, Watch
+        from conduit_tasks.micro_batch.wake import WakePace, Watch
 
-        pace: Pace | None = None
+        pace: WakePace | None = None
         told, wait = "", 1.0
         while True:
             try:
                 if self._watch is None:
-                    self._watch = await _work(lambda: Watch.open(self.pipeline_id))
-                look = await _work(self._watch.look)
+                    self._watch = await at_work(lambda: Watch.open(self.pipeline_id))
+                look = await at_work(self._watch.look)
             except Exception as error:  # noqa: BLE001 - see above
                 if (said := f"{type(error).__name__}: {error}") != told:
                     log.warning("pipeline %s is not looked at, only its schedule goes on: %s", self.pipeline_id, said)
@@ -64,7 +64,7 @@ class WakeTrigger(BaseEventTrigger):
                 continue
             told, wait = "", 1.0
             if pace is None:
-                pace = Pace(self._watch.wake.pause)
+                pace = WakePace(self._watch.wake.pause)
             if reason := pace.wake(look, time.monotonic()):
                 yield TriggerEvent({"pipeline": self.pipeline_id, "reason": reason})
             await asyncio.sleep(self._watch.wake.look)
@@ -76,7 +76,8 @@ class WakeTrigger(BaseEventTrigger):
             _threads().submit(watch.close)
 
 
-async def _work(do: Callable[[], T]) -> T:
+async def at_work(do: Callable[[], T]) -> T:
+    """Does something that may block, in a thread of its own."""
     return await asyncio.get_running_loop().run_in_executor(_threads(), do)
 
 

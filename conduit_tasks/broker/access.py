@@ -148,7 +148,7 @@ class Access:
             first = f" First error: {stored['node']}: {stored['error']}."
         if status == "rebuilding":
             return (
-                f"the state of pipeline {self.pipeline} is being rebuilt; where that was cut off, call `conduit broker "
+                f"the state of pipeline {self.pipeline} is being rebuilt; if that was cut off, call `conduit broker "
                 f"rebuild {self.pipeline} --replace` again"
             )
         what, start = f"pipeline {self.pipeline}", f"conduit start {self.pipeline}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.alerts import Alerts
+from conduit_tasks.broker.breakers import Breakers
 from conduit_tasks.broker.collection import Collection
 from conduit_tasks.broker.connection import Client
 from conduit_tasks.broker.dead_letters import DeadLetters
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.failures import Failures
+from conduit_tasks.broker.issues import Issues
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.micro_batches import MicroBatches
@@ -23,6 +25,8 @@ from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
+from conduit_tasks.broker.series import Series
+from conduit_tasks.broker.shards import Shards
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
 
@@ -53,13 +57,17 @@ class Broker:
         self.micro_batches = MicroBatches(access)
         """Open, stage, seal."""
         self.positions = Positions(access, self.micro_batches)
-        """How far each source is planned and acked."""
+        """Positions of the sources: how far each is planned and acked."""
         self.lifecycle = Lifecycle(access, self.failures, self.leases, self.micro_batches, self.positions)
         """Registration, status, stop and start."""
         self.dead_letters = DeadLetters(access)
         """The index of dead letters."""
         self.deliveries = Deliveries(access, self.dead_letters, self.leases)
         """Cursors, confirms, votes."""
+        self.breakers = Breakers(access)
+        """Failures of destinations in a row, and until when nothing is sent to them."""
+        self.shards = Shards(access, self.dead_letters)
+        """Divided micro-batches: one destination, several tasks."""
         self.redeliveries = Redeliveries(access)
         """Ranges that each run confirmed, sent again."""
         self.sending = Sending(access)
@@ -69,13 +77,17 @@ class Broker:
         self.replays = Replays(access, self.dead_letters, self.redrives)
         """An interval sent again."""
         self.acks = Acks(access, self.deliveries)
-        """What the sources are told."""
+        """Acks to the sources."""
         self.collection = Collection(access, self.deliveries)
         """Removal of micro-batches that nobody needs."""
         self.versions = Versions(access)
         """Version of the pipeline file in force; destinations renamed or forgotten."""
         self.runs = Runs(access)
         """Nodes at work in a run, and the bell."""
+        self.issues = Issues(access)
+        """What people decided about failures of one kind."""
+        self.series = Series(access)
+        """What the pipeline and its nodes did lately, in buckets of time."""
         self.alerts = Alerts(access)
         """Alerts about late destinations, each sent once."""
 

@@ -15,7 +15,8 @@ from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Place, letter_field, positions
-from conduit_tasks.broker.state import Backlog, DeliveryState
+from conduit_tasks.broker.series import sampled
+from conduit_tasks.broker.state import Backlog, DeliveryState, Division
 from conduit_tasks.errors import ConduitError, PipelineStopped
 from conduit_tasks.topology import Node
 
@@ -57,11 +58,22 @@ class Deliveries:
             error=stored_error(data.get("error"), data.get("error_at")),
             confirmed_at=seconds(data.get("confirmed_at")),
             sent_at=seconds(data.get("sent_at")),
+            division=Division.parse(data),
         )
 
     def rested(self, destination: str) -> float | None:
         """Returns the seconds since a destination was last sent to, by the server's clock; None: never."""
         return self._access.since(self._keys.destination(destination), "sent_at")
+
+    def told(self, destination: str, m: int, token: int) -> int:
+        """Notes that the destination's step was called up to micro-batch `m`, under the step's lease, and returns up to
+        which it was; where nothing is known, up to the cursor. Raises Fenced."""
+        keys = {
+            "destination": self._keys.destination(destination),
+            "lease": self._keys.lease(f"steps.{destination}"),
+        }
+        (found,) = self._access.run(scripts.TOLD, keys, m=m, token=token)
+        return int(found)
 
     def cursors(self, destinations: Sequence[str]) -> list[int]:
         """Returns the last sealed number, then the cursor of each destination (read before it, so never ahead)."""
@@ -156,6 +168,7 @@ class Deliveries:
                 "redo": self._keys.redo(destination),
                 "parked": self._keys.parked(destination),
                 "figures": self._keys.figures,
+                "series": self._keys.series(destination),
                 "redrive": self._keys.redrive(destination),
             },
             m=m,
@@ -167,6 +180,7 @@ class Deliveries:
             counts={name: n for name, n in numbers.items() if n},
             observed=dict(observed or {}),
             completing=dict(completing or {}),
+            sampled=sampled(numbers, observed or {}),
             by=by,
             **asdict(said),
         )
@@ -186,12 +200,15 @@ class Deliveries:
         error: str = "",
         error_class: str = "",
         node: str = "",
+        shard: int = 0,
     ) -> int | None:
         """Enters outcomes ("a" or "n", count) into a nack window, in order from ordinal `first` (C6).
 
         `destination` "": the window before the fan-out, under the lease `seal`. `size` outcomes, `threshold` nacks
-        among them, 0 outcomes = no limit. Repeated votes are ignored by watermark. Returns None, or the number of these
-        votes accepted before the nack that tripped the window; `error` (of the last nack in `votes`) is stored by then.
+        among them, 0 outcomes = no limit. `shard`: each shard of a divided micro-batch has a window of its own, the
+        first one that of a micro-batch that is not divided (ADR 27). Repeated votes are ignored by watermark. Returns
+        None, or the number of these votes accepted before the nack that tripped the window; `error` (of the last nack
+        in `votes`) is stored by then.
         """
         own = Node.destination(destination) if destination else "seal"
         answer = self._access.run(
@@ -204,6 +221,7 @@ class Deliveries:
             },
             m=m,
             token=token,
+            of=f":{shard}" if shard else "",
             first=first,
             size=size,
             threshold=threshold,
@@ -244,6 +262,7 @@ class Deliveries:
                 "destination": self._keys.destination(destination),
                 "micro_batch": self._keys.micro_batch(m),
                 "lease": self._keys.lease(Node.destination(destination)),
+                "series": self._keys.series(destination),
             }
             try:
                 moved = self._access.run(scripts.COMPLETE, keys, m=m, token=token, id=destination)[0]

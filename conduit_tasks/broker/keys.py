@@ -28,7 +28,8 @@ class Keys:
     @property
     def pipeline(self) -> str:
         """hash: status, error, error_at, deadline, forced, resume, looked:<source>; numbers last, unsealed, sealed,
-        slim, collected, collecting; created (microseconds). Pipeline."""
+        slim, collected, collecting; created, drained_at (microseconds); drained_to; sealing, a key that was
+        made up. Pipeline."""
         return self._tag + "pipeline"
 
     @property
@@ -61,11 +62,22 @@ class Keys:
         """hash: `<node>|<what>|<upper bound, or ms>` → count, or sum: histograms of durations. Pipeline."""
         return self._tag + "figures"
 
+    def series(self, destination: str) -> str:
+        """hash: `|<width>|<stretch>` → figures of a destination in buckets of time (see `series.py`); ("") those of the
+        pipeline, and with a node in front of the first `|` those of a node before the fan-out. Each field until a later
+        stretch of time takes it."""
+        return f"{self._tag}series:{destination}"
+
     @property
     def alerts(self) -> str:
         """hash: `<destination>|<who>` → 1 while the last alert sent says that the destination is late; claims of the
         runs that are sending one. Pipeline."""
         return self._tag + "alerts"
+
+    @property
+    def issues(self) -> str:
+        """hash: issue → what somebody decided about it. Each until it is taken back."""
+        return self._tag + "issues"
 
     @property
     def under_way(self) -> str:
@@ -118,8 +130,8 @@ class Keys:
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:
-        """hash: cursor, ranges, epoch, state, words, begun, status, error, forced, joined, replayed, counters of one
-        destination; ("") epoch of redrives before the fan-out. Pipeline."""
+        """hash: cursor, ranges, divided, shard:<n>, epoch, state, words, begun, status, error, forced, joined,
+        replayed, told, counters of one destination; ("") epoch of redrives before the fan-out. Pipeline."""
         return f"{self._tag}destination:{destination}"
 
     def numbers(self, destination: str, *, redelivery: bool = False) -> str:
@@ -136,7 +148,7 @@ class Keys:
         return f"{self._tag}dead:{destination}"
 
     def run(self, destination: str, run: str) -> str:
-        """hash: micro-batch → ranges that one run confirmed. Expires after the retention."""
+        """hash: micro-batch → ranges that one run confirmed; its counters. Expires after the retention."""
         return f"{self._tag}run:{destination}|{run}"
 
     def runs(self, destination: str) -> str:

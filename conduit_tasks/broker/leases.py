@@ -149,12 +149,13 @@ class Leases:
             return 0.0
         return max(0.0, left + self._access.lease_grace)
 
-    def attempt(self, node: str, destination: str, token: int) -> Attempt:
-        """Begins an executor's attempt at the work of the driver that holds the lease under `token` (invariant 4).
+    def attempt(self, node: str, destination: str, token: int, shard: int | None = None) -> Attempt:
+        """Begins an executor's attempt at the work of the driver that holds the lease under `token` (invariant 4), or
+        at one shard of it; attempts at different shards go on beside each other.
 
-        Waits while another attempt of the same driver is under way, until that one has ended, or has not renewed for as
-        long as the lease lives. Raises Fenced if the driver has lost its lease, PipelineStopped, and Unavailable if an
-        attempt under this lease has given up.
+        Waits while another attempt of the same driver at the same is under way, until that one has ended, or has not
+        renewed for as long as the lease lives. Raises Fenced if the driver has lost its lease, PipelineStopped, and
+        Unavailable if an attempt under this lease has given up.
         """
         nonce = uuid.uuid4().hex
         keys = {
@@ -166,7 +167,12 @@ class Leases:
             began = time.monotonic()
             try:
                 own, ttl, attempts, error = self._access.run(
-                    scripts.ATTEMPT, keys, token=token, nonce=nonce, grace=int(self._access.lease_grace * 1e6)
+                    scripts.ATTEMPT,
+                    keys,
+                    token=token,
+                    shard="" if shard is None else str(shard),
+                    nonce=nonce,
+                    grace=int(self._access.lease_grace * 1e6),
                 )
             except LeaseHeld:
                 time.sleep(_POLL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -56,6 +57,13 @@ class Lifecycle:
             MIGRATIONS[step](self._access)
             with reaching(self._access.redis):
                 self._access.redis.set(self._keys.schema, str(step + 1))
+
+    def sealing_key(self) -> str:
+        """Returns the key by which a driver seals what only its executors are to read; it is made up on first use. A
+        Redis that has lost it makes up another one."""
+        with reaching(self._access.redis):
+            self._access.redis.hsetnx(self._keys.pipeline, "sealing", secrets.token_urlsafe(32))
+        return self._access.field(self._keys.pipeline, "sealing") or ""
 
     def known(self) -> bool:
         """Returns whether there is state of the pipeline; creates none."""

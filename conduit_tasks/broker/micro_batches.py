@@ -250,6 +250,7 @@ class MicroBatches:
                 "micro_batch": self._keys.micro_batch(m),
                 "lease": self._keys.lease("seal"),
                 "totals": self._keys.totals,
+                "series": self._keys.series(""),
                 "dead": self._keys.dead(""),
             },
             m=m,

@@ -27,6 +27,16 @@ class Positions:
         """Returns the position up to which a source is planned: part → token."""
         return _tokens(self._access.scanned(self._keys.planned(source)))
 
+    def emptied(self, at: float, to: int) -> None:
+        """Notes that the sources had nothing new when they were asked at `at` (server's clock, seconds): all that was
+        there is in the micro-batches up to `to`."""
+        self._access.run(scripts.EMPTIED, {"pipeline": self._keys.pipeline}, at=int(at * 1e6), to=to)
+
+    def drained(self) -> tuple[float, int]:
+        """Returns the last `emptied`: when, and up to which micro-batch; (0, 0) if the sources always had more."""
+        at, to = self._access.numbers("drained_at", "drained_to")
+        return at / 1e6, to
+
     def acked(self, source: str) -> Position:
         """Returns the position that the source was told last: part → token."""
         return {part: orjson.loads(token) for part, token in self._access.scanned(self._keys.acked(source)).items()}
@@ -51,7 +61,7 @@ class Positions:
             case ["running", status]:
                 raise NotStopped(
                     f"pipeline {pipeline} is {status or 'not initialised'}; positions are set while it stands "
-                    f"still: `conduit stop {pipeline}`, with --force where it cannot end"
+                    f"still: `conduit stop {pipeline}`, with --force if it cannot end"
                 )
             case ["busy", sealed, acked]:
                 raise NotStopped(

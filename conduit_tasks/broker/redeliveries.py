@@ -37,7 +37,7 @@ class Redeliveries:
             if kind == "busy":
                 raise ConduitError(
                     f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish "
-                    "first (where its task failed, clear it again); left alone, it is given up after spool.retention"
+                    "first (if its task failed, clear it again); left alone, it is given up after spool.retention"
                 )
             epoch = int(kind)
         return epoch
@@ -84,9 +84,15 @@ class Redeliveries:
 
     def confirmed_by(self, destination: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
         """Returns run → micro-batch → ranges that it confirmed; no ranges if they are past `spool.retention`."""
-        return dict(
-            zip(runs, map(dict, self._access.read(*(("HGETALL", self._keys.run(destination, run)) for run in runs))))
-        )
+        found = self._access.read(*(("HGETALL", self._keys.run(destination, run)) for run in runs))
+        return {run: {m: ranges for m, ranges in of.items() if m.isdigit()} for run, of in zip(runs, map(dict, found))}
+
+    def delivered_by(self, destination: str, run: str) -> tuple[dict[str, int], list[int]]:
+        """Returns what a run has counted at a destination (as the counters of `deliveries.get`), and the micro-batches
+        in which it confirmed something, sorted; both empty if that is past `spool.retention`."""
+        found = self._access.hash(self._keys.run(destination, run))
+        counts = {name: int(n) for name, n in found.items() if not name.isdigit()}
+        return counts, sorted(int(m) for m in found if m.isdigit())
 
     def forget_runs(self, destination: str, runs: Sequence[str]) -> None:
         """Removes these runs from the broker, as they are kept elsewhere now."""

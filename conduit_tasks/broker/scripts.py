@@ -96,7 +96,7 @@ class Script:
 
         Raises BrokerUnavailable, and TypeError if the call does not fit the header.
         """
-        count, flat = self._words(keys, args)
+        count, flat = self.words(keys, args)
         with reaching(client):
             try:
                 answer = client.evalsha(self.sha, count, *flat)
@@ -108,7 +108,7 @@ class Script:
         self, client: Client, command: Sequence[Any], keys: Mapping[str, str | Sequence[str]], **args: Any
     ) -> tuple[list[Any], Any]:
         """Runs the script, and then `command` on the same connection; returns both answers."""
-        count, flat = self._words(keys, args)
+        count, flat = self.words(keys, args)
         with reaching(client):
             for words in (("EVALSHA", self.sha), ("EVAL", self.source)):
                 both: Any = client.pipeline(transaction=False)
@@ -123,7 +123,8 @@ class Script:
                 return list(answer), after
         raise AssertionError("EVAL brings the script along")
 
-    def _words(self, keys: Mapping[str, str | Sequence[str]], args: Mapping[str, Any]) -> tuple[int, list[str | bytes]]:
+    def words(self, keys: Mapping[str, str | Sequence[str]], args: Mapping[str, Any]) -> tuple[int, list[str | bytes]]:
+        """Returns the number of keys, then keys and arguments as Redis gets them."""
         flat = [*_flat(self.name, self.keys, keys), *_flat(self.name, self.args, args)]
         return sum(len(v) if not isinstance(v, str) else 1 for v in keys.values()), flat
 
@@ -208,6 +209,7 @@ FAIL = load("fail")
 STOP = load("stop")
 STOPPED = load("stopped")
 START = load("start")
+GLANCE = load("glance")
 # failures/
 RECOVER = load("recover")
 RECOVERED = load("recovered")
@@ -239,6 +241,7 @@ UNINDEX = load("unindex")
 # positions/
 PLACE = load("place")
 GONE = load("gone")
+EMPTIED = load("emptied")
 # leases/
 ACQUIRE = load("acquire")
 RENEW = load("renew")
@@ -249,6 +252,11 @@ RELEASE = load("release")
 CONFIRM = load("confirm")
 COMPLETE = load("complete")
 VOTE = load("vote")
+TOLD = load("told")
+# shards/
+DIVIDE = load("divide")
+CONFIRM_SHARD = load("confirm_shard")
+WHOLE = load("whole")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")
@@ -266,6 +274,9 @@ DISPATCH = load("dispatch")
 MARK = load("mark")
 UNPARK = load("unpark")
 PURGE = load("purge")
+# breakers/
+TRIP = load("trip")
+UNTRIP = load("untrip")
 # replays/
 TURN = load("turn")
 REPLAY_BEGIN = load("replay_begin")
@@ -281,11 +292,14 @@ SLIM = load("slim")
 # alerts/
 ALERT = load("alert")
 ALERTED = load("alerted")
+# issues/
+DECIDE = load("decide")
 # ingest/
 INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")
 INGEST_ACK = load("ingest_ack")
 INGEST_RESTORE = load("ingest_restore")
+INGEST_SETTLE = load("ingest_settle")
 # kafka/
 SHARE = load("share")
 SHARED = load("shared")

@@ -103,8 +103,51 @@ class Backlog:
 
 
 @dataclass(frozen=True)
+class Division:
+    """Division of one micro-batch's records at one destination into shards, each delivered by a task of its own.
+
+    `by`: what a shard is of. `done`: per shard the confirmed ranges of its own numbers (its records are numbered from
+    0); `whole`: per shard its number of records once all of them are confirmed, None before.
+    """
+
+    micro_batch: int
+    by: str
+    count: int
+    matched: int
+    """Number of records of all shards together."""
+    done: tuple[RangeSet, ...] = ()
+    whole: tuple[int | None, ...] = ()
+
+    @classmethod
+    def parse(cls, state: Mapping[str, str]) -> Division | None:
+        """Reads it from a destination's hash; None if the micro-batch behind the cursor is not divided."""
+        number, by, count, matched = (state.get("divided") or "0::0:0").split(":")
+        if int(number) != int(state["cursor"]) + 1:
+            return None
+        shards = [state.get(f"shard:{n}", "") for n in range(int(count))]
+        return cls(
+            int(number),
+            by,
+            int(count),
+            int(matched),
+            tuple(RangeSet.parse(None if text.startswith("=") else text) for text in shards),
+            tuple(int(text[1:]) if text.startswith("=") else None for text in shards),
+        )
+
+    @property
+    def open(self) -> list[int]:
+        """Shards that are not whole."""
+        return [shard for shard, records in enumerate(self.whole) if records is None]
+
+    @property
+    def confirmed(self) -> int:
+        """Number of confirmed records."""
+        return sum(done.count if records is None else records for done, records in zip(self.done, self.whole))
+
+
+@dataclass(frozen=True)
 class DeliveryState:
-    """Delivery state of one destination. `confirmed`: ranges of micro-batch `cursor + 1`."""
+    """Delivery state of one destination. `confirmed`: ranges of micro-batch `cursor + 1`; none while it is divided."""
 
     cursor: int
     epoch: int
@@ -119,6 +162,14 @@ class DeliveryState:
     confirmed_at: float | None = None
     sent_at: float | None = None
     """Time of the last confirm of records that were sent, be it live, again or by a replay."""
+    division: Division | None = None
+    """Division of micro-batch `cursor + 1`, if it is divided."""
+
+    @property
+    def confirmed_records(self) -> int:
+        """Number of records of micro-batch `cursor + 1` that are confirmed; of a divided one only those that the
+        trigger matched."""
+        return self.confirmed.count if self.division is None else self.division.confirmed
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Versions:
         return self._access.field(self._keys.pipeline, "resume") is not None
 
     def check_rename(self, old: str, new: str) -> None:
-        """Raises what `rename` raises where it would now be refused; changes nothing."""
+        """Raises what `rename` would raise now; changes nothing."""
         self._renamed(old, new, self._access.run(scripts.RENAMING, {**self._both(old, new), "each": []}))
 
     def rename(self, old: str, new: str) -> bool:
@@ -108,7 +108,7 @@ class Versions:
         return self._renamed(old, new, answer)
 
     def _renamed(self, old: str, new: str, answer: Sequence[Any]) -> bool:
-        """Returns whether there was something to rename. Raises ConfigError where it is refused."""
+        """Returns whether there was something to rename. Raises ConfigError if it is refused."""
         if answer[0] == "runs":
             raise ConfigError(f"pipeline {self._access.pipeline} was started meanwhile: apply the file again")
         if answer[0] == "taken":
@@ -134,7 +134,17 @@ class Versions:
     def _own_keys(self, id: str) -> list[str]:
         """Returns the keys that a destination has once, but those of its delivery and its lease."""
         keys = self._keys
-        one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers, keys.runs]
+        one = [
+            keys.window,
+            keys.dead,
+            keys.redo,
+            keys.redrive,
+            keys.parked,
+            keys.turns,
+            keys.numbers,
+            keys.runs,
+            keys.series,
+        ]
         return [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
 
     def _run_keys(self, id: str) -> list[str]:

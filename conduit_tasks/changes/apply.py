@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from conduit_tasks.broker.in_flight import in_flight
 from conduit_tasks.changes.plan import Change, Plan, plan_change
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.checkpoint import look
 from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
 from conduit_tasks.micro_batch.forgotten import state_lost
+from conduit_tasks.operate import control
 from conduit_tasks.pipeline.clashes import Declared
 from conduit_tasks.pipeline.load import load_file, load_folder
 from conduit_tasks.settings import settings
@@ -75,7 +75,7 @@ def check(pipeline: Pipeline, plan: Plan, broker: Broker, decisions: Decisions) 
     lost += [c for c in plan.changes if c.kind == "left" and _id(c) in decisions.forget]
     if lost and not decisions.yes:
         said = "; ".join(f"{c.node}: {', '.join(map(str, c.in_flight.values())) or c.effect}" for c in lost)
-        raise Undecided(f"pipeline {pipeline.id}: given up would be {said}. Add --yes where that is wanted")
+        raise Undecided(f"pipeline {pipeline.id}: given up would be {said}. Add --yes if that is wanted")
 
 
 def _id(change: Change) -> str:

@@ -19,8 +19,8 @@ def init(
 
     Existing files are not changed; running it again writes only files that are missing.
     """
-    from conduit_tasks.cli.starter import FILES, SCHEMA
     from conduit_tasks.pipeline.json_schema import json_schema
+    from conduit_tasks.stack.starter import FILES, SCHEMA
 
     files = {**FILES, SCHEMA: json.dumps(json_schema(), indent=2) + "\n"}
     for name, text in files.items():

@@ -27,6 +27,7 @@ FILTERS: dict[str, Any] = {
         list[str] | None, typer.Option("--key", help="Only of records with this key: its text, or its JSON.")
     ],
     "micro_batches": Annotated[list[int] | None, typer.Option("--micro-batch", help="Only of this micro-batch.")],
+    "issues": Annotated[list[str] | None, typer.Option("--issue", help="Only of this issue, see `conduit issues`.")],
     "ids": Annotated[list[str] | None, typer.Option("--id", help="Only of the record with this id.")],
 }
 """Options by which every command selects."""

@@ -50,10 +50,12 @@ COMMANDS = {
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
     "positions": Lazy("positions", "Show how far the sources are read, or set it while a pipeline is stopped."),
     "dead-letters": Lazy("dead_letters", "What could not be delivered: look, take out, send again, give up."),
+    "issues": Lazy("issues", "Failures of one cause: list, acknowledge, mute, resolve."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
     "metrics": Lazy("metrics", "Print or serve the metrics of all pipelines."),
     "gateway": Lazy("gateway", "Take events over HTTP; answer when they are stored."),
     "verify": Lazy("verify", "Kill a pipeline of its own at every moment, and check what must hold."),
+    "doctor": Lazy("doctor", "Say what is missing or misconfigured in this installation."),
     "broker": Lazy("broker", "Look after the broker."),
     "stack": Lazy("stack", "Start and stop the embedded stack."),
 }
@@ -148,12 +150,28 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
+def _find_airflow() -> None:
+    """Has this process ask the Airflow of the embedded stack, if there is one and the environment names no other."""
+    from conduit_tasks.settings import settings
+    from conduit_tasks.stack.environment import component_environment
+    from conduit_tasks.stack.layout import Layout, State
+
+    layout = Layout(settings().home.resolve())
+    state = State.load(layout)
+    if "AIRFLOW_HOME" in os.environ or not state.api_url:
+        return
+    for name, value in component_environment(layout, state.api_url, state.redis_url, state.connect_url).items():
+        os.environ.setdefault(name, value)
+
+
 def main() -> None:
     """Runs the console script: a ConduitError is one line on stderr and exit code 1; `CONDUIT_DEBUG=1` shows its
     traceback."""
+    from conduit_tasks.connections import before_asking
     from conduit_tasks.logs import configure
 
     configure(logging.WARNING)
+    before_asking(_find_airflow)
     try:
         app()
     except ConduitError as error:

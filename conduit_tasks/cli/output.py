@@ -35,10 +35,10 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
     for n, header in enumerate(headers):
-        right = bool(rows) and all(_is_number(row[n]) or row[n] is None for row in rows)
+        right = bool(rows) and all(_is_number(row[n]) or row[n] in (None, "") for row in rows)
         table.add_column(header, justify="right" if right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*[Text(_cell(value)) for value in row])
+        table.add_row(*[Text(cell(value)) for value in row])
     console = Console(width=WIDE, color_system=None)
     with console.capture() as printed:
         console.print(table)
@@ -62,7 +62,8 @@ def end_process(text: str) -> NoReturn:
     os._exit(1)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Returns a value as a line of a terminal may have it, see `print_table`."""
     if value is None:
         return "-"
     if _is_number(value):

@@ -50,7 +50,7 @@ def try_(
         list[str] | None, typer.Option("--setting", "-s", metavar="KEY=VALUE", help="A setting; may be repeated.")
     ] = None,
     condition: Annotated[
-        str | None, typer.Option("--condition", metavar="TEMPLATE", help="The processor runs where it prints true.")
+        str | None, typer.Option("--condition", metavar="TEMPLATE", help="The processor runs if it prints true.")
     ] = None,
     workers: Annotated[int, typer.Option(help="As in a pipeline file.", min=1)] = 1,
 ) -> None:

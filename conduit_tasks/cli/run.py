@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks import topology
+from conduit_tasks.cli.account import account
 from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import note
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.settings import settings
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.layout import Layout
@@ -19,6 +24,9 @@ POLL = 0.5
 ENDED = ("success", "failed")
 SEEN_WITHIN = 60.0
 """Seconds within which Airflow should have parsed a new pipeline file."""
+
+Draw = Callable[[Mapping[str, str]], None]
+"""Draws the pipeline, with the state of each node's task."""
 
 
 def run(
@@ -46,24 +54,61 @@ def run(
     with Api.of(Layout(settings().home.resolve())) as api:
         name, run_id = dag_id(found.id), f"conduit__{uuid.uuid4()}"
         await_dag(api, name)
+        before = look(pipeline) if wait else None
         api.trigger(name, run_id, conf)
         note(f"{pipeline}: run {run_id}, {api.url}/dags/{name}/runs/{run_id}")
         if not wait:
             return
-        states, until = [watch(api, name, run_id, timeout)], time.monotonic() + timeout
-        # Under `@continuous` there is always a following run.
-        while (
-            states[-1] in ENDED
-            and not is_continuous(found)
-            and (following := [id for id in api.active_runs(name) if id.startswith(AFTER)])
-        ):
-            note(f"{pipeline}: run {following[0]} goes on with what is left")
-            states.append(watch(api, name, following[0], until - time.monotonic()))
+        with _drawing(found) as draw:
+            states, until = [watch(api, name, run_id, timeout, draw)], time.monotonic() + timeout
+            # Under `@continuous` there is always a following run.
+            while (
+                states[-1] in ENDED
+                and not is_continuous(found)
+                and (following := [id for id in api.active_runs(name) if id.startswith(AFTER)])
+            ):
+                note(f"{pipeline}: run {following[0]} goes on with what is left")
+                states.append(watch(api, name, following[0], until - time.monotonic(), draw))
+    if before is not None and (after := look(pipeline)) is not None:
+        account(found, before, after)
     if states[-1] not in ENDED:
         note(f"{pipeline}: still {states[-1]} after {timeout:g} s; the run goes on")
         raise typer.Exit(2)
     if "failed" in states:
         raise typer.Exit(1)
+
+
+def look(pipeline: str) -> dict[str, Any] | None:
+    """Returns the progress of the pipeline; None if its broker cannot be asked from here, as with an Airflow
+    elsewhere."""
+    from conduit_tasks.operate.status import snapshot
+
+    try:
+        return snapshot(pipeline)
+    except ConduitError:
+        return None
+
+
+@contextmanager
+def _drawing(pipeline: topology.Pipeline) -> Iterator[Draw | None]:
+    """Yields what draws the run where there is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    from conduit_tasks.cli.live import viewing
+    from conduit_tasks.pipeline.names import task_id
+
+    every = [*(s.node for s in pipeline.sources), *(d.node for d in pipeline.destinations)]
+    nodes = {task_id(node): str(node) for node in every}
+    with viewing(Console(stderr=True)) as view:
+
+        def draw(tasks: Mapping[str, str]) -> None:
+            if (found := look(pipeline.id)) is not None:
+                view.show(found, {nodes[task]: state for task, state in tasks.items() if task in nodes})
+
+        yield draw
 
 
 def await_dag(api: Api, dag_id: str, timeout: float = SEEN_WITHIN) -> None:
@@ -77,8 +122,9 @@ def await_dag(api: Api, dag_id: str, timeout: float = SEEN_WITHIN) -> None:
         raise ConfigError(f"the DAG {dag_id} is paused; unpause it in the UI, or `airflow dags unpause {dag_id}`")
 
 
-def watch(api: Api, dag_id: str, run_id: str, timeout: float) -> str:
-    """Prints each task's changes of state until the run ends or `timeout` seconds are over; returns the run's state."""
+def watch(api: Api, dag_id: str, run_id: str, timeout: float, draw: Draw | None = None) -> str:
+    """Prints each task's changes of state until the run ends or `timeout` seconds are over; returns the run's state.
+    `draw`: is called with the state of each node's task."""
     seen: dict[str, tuple[str, int]] = {}
     deadline = time.monotonic() + timeout
     while True:
@@ -92,6 +138,8 @@ def watch(api: Api, dag_id: str, run_id: str, timeout: float) -> str:
         if state in ENDED or time.monotonic() > deadline:
             note(f"run {state}")
             return state
+        if draw is not None:
+            draw({task: of for task, (of, _) in seen.items()})
         time.sleep(POLL)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from conduit_tasks.cli.output import print_table
+from conduit_tasks.connections import SETTING
 from conduit_tasks.connectors.base import Described, Option, Spec
 from conduit_tasks.errors import ConfigError
 
 
 def as_dict(spec: Spec) -> dict[str, Any]:
     """Returns a specification for programs."""
-    return {"name": spec.name, "summary": spec.summary, "options": [_option(option) for option in spec.options]}
+    return {"name": spec.name, "summary": spec.summary, "options": [_option(option) for option in options(spec)]}
 
 
 def print_spec(spec: Spec, side: str = "", *, first: bool = True) -> None:
@@ -22,9 +23,17 @@ def print_spec(spec: Spec, side: str = "", *, first: bool = True) -> None:
     print(f"{spec.name}{f' ({side})' if side else ''}: {spec.summary}")
     print()
     if spec.options:
-        print_table(("OPTION", "DEFAULT", "MEANING"), [(o.name, default(o), meaning(o)) for o in spec.options])
+        print_table(("OPTION", "DEFAULT", "MEANING"), [(o.name, default(o), meaning(o)) for o in options(spec)])
     else:
         print("It takes no options.")
+
+
+def options(spec: Spec) -> tuple[Option, ...]:
+    """Returns the options of a plugin; first the Airflow connection, if it takes one."""
+    if spec.connection is None:
+        return spec.options
+    types = f"of type {' or '.join(spec.connection.types)}"
+    return (Option(SETTING, f"name of an Airflow connection, {types}: it gives {spec.connection.gives}"), *spec.options)
 
 
 def summary(found: Described) -> str:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.broker.breakers import BreakerState
 from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, note, print_json, print_table
+
+PAUSE = 2.0
+"""Seconds between two looks that are printed one below the other."""
+LOOK = 1.0
+"""Seconds between two looks that are drawn over each other."""
 
 
 def status(
     pipeline: Pipeline,
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
-    watch: Annotated[bool, typer.Option("--watch", help="Print again every two seconds, until interrupted.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Look again and again, until interrupted: a bar per node where there is a terminal."
+        ),
+    ] = False,
 ) -> None:
     """Show the progress of each destination. Exit code 0, or 1 if the pipeline is degraded or its state
     is lost."""
-    from conduit_tasks.micro_batch.progress import snapshot
+    from conduit_tasks.operate.status import snapshot
 
+    if watch and format is Format.text and sys.stdout.isatty():
+        _view(pipeline)
+        return
     while True:
         found = snapshot(pipeline)
         if format is Format.json:
@@ -28,10 +44,24 @@ def status(
             _print(found)
         if not watch:
             break
-        time.sleep(2)
+        sys.stdout.flush()
+        time.sleep(PAUSE)
         print()
     if found["status"] == "degraded" or found["lost"]:
         raise typer.Exit(1)
+
+
+def _view(pipeline: str) -> None:
+    """Draws the pipeline, with a bar for each node, until interrupted; its last state stays on the terminal."""
+    from rich.console import Console
+
+    from conduit_tasks.cli.live import viewing
+    from conduit_tasks.operate.status import snapshot
+
+    with viewing(Console(), stays=True) as view, suppress(KeyboardInterrupt):
+        while True:
+            view.show(snapshot(pipeline))
+            time.sleep(LOOK)
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -43,6 +73,9 @@ def _print(found: dict[str, Any]) -> None:
         print(found["lost"])
     for failing in found["recovering"]:
         print(f"{failing['node']} failed {failing['failures']} times in a row, tried again in {failing['wait']:.0f} s")
+    for d in found["destinations"]:
+        if d["breaker"] and d["breaker"]["opened"]:
+            print(f"{d['id']} waits: {BreakerState(**d['breaker'])}")
     if found["overdue"]:
         print("the deadline of the graceful stop is missed; runs go on delivering")
     if found["unsealed"]:
@@ -56,9 +89,10 @@ def _print(found: dict[str, Any]) -> None:
     print_table(
         ("source", "read", "partition or part", "planned", "acked"),
         [
-            (s["id"], s["read"], part, str(planned), str(s["acked"].get(part, "-")))
+            # A source's total is told once, beside the first of its parts.
+            (*((s["id"], s["read"]) if not n else ("", "")), part, str(planned), str(s["acked"].get(part, "-")))
             for s in found["sources"]
-            for part, planned in (s["planned"] or {"-": "-"}).items()
+            for n, (part, planned) in enumerate((s["planned"] or {"-": "-"}).items())
         ],
     )
     print()
@@ -71,7 +105,7 @@ def start(
     destination: Annotated[str | None, typer.Option(help="Only this destination of an isolated pipeline.")] = None,
 ) -> None:
     """Start a stopped or degraded pipeline: clears its first error and its tripped nack windows (C6)."""
-    from conduit_tasks.micro_batch import control
+    from conduit_tasks.operate import control
 
     note(f"{pipeline}: {control.start(pipeline, destination)}")
 
@@ -90,7 +124,7 @@ def stop(
     `--destination` stops only that destination: its cursor stays, the others go on until the lag budget is used up
     (X1). Exit code 1 if records were still in flight at the deadline; they are still delivered later.
     """
-    from conduit_tasks.micro_batch import control
+    from conduit_tasks.operate import control
 
     if destination:
         now = control.stop_destination(pipeline, destination)

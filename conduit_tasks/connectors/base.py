@@ -17,6 +17,7 @@ from conduit_tasks.record.record import Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from conduit_tasks.connectors.connection import Takes
     from conduit_tasks.delivery.handlers import StateChange
 
 Token = Any
@@ -50,12 +51,14 @@ class Option:
 class Spec:
     """Name and options of a plugin; the pages of `conduit connectors describe` are made from it.
 
-    An option named `cloudevents.*` or ending in `.*` takes any suffix.
+    An option that ends in `.*` takes any suffix; a `*` elsewhere in its name stands for any text.
     """
 
     name: str
     summary: str
     options: tuple[Option, ...] = ()
+    connection: Takes | None = None
+    """Airflow connections that it takes (setting `connection`); the connector itself gets what they give."""
 
     def check(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Returns the settings with defaults. Raises ConfigError on an unknown option (the nearest is named), a missing
@@ -217,6 +220,11 @@ class RecordDestination(Listener, Owner):
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Returns why one object alone may send at a time; "" if several processes may (`delivery.parallelism`)."""
+        return ""
+
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - the client keeps it per send
         """Connects; raises Unavailable."""
 
@@ -262,6 +270,9 @@ class BatchDestination(Listener, Owner):
         self.limit = 600.0
         """Seconds that one write may take (`delivery.timeout`), set by the engine. The destination has its client give
         up earlier, as its process is ended at that time."""
+        self.attempts = 1
+        """Attempts at a record (`delivery.retry`), set by the engine, for a destination that has an outcome per record:
+        it refuses a record when that has failed so often, and until then is Unavailable."""
         self.still_ours: Callable[[], None] = _nobody_asks
         """Check of the lease, set by the engine; raises Fenced if the lease was lost. A destination that goes back to
         its state calls it once nobody else can write, before it changes anything: the state may be outdated by then
@@ -271,6 +282,12 @@ class BatchDestination(Listener, Owner):
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         """Returns whether rows that are written again, after a crash between write and confirmation, change nothing."""
         return False
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Returns why one object alone may write at a time; "" if several processes may (`delivery.parallelism`): it
+        must then keep no state, and each write must leave those of the others alone."""
+        return "the connector writes in one place, one write after the other"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Goes back to `state` (see above). Raises Unavailable (may recover) or ConfigError."""

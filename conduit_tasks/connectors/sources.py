@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from conduit_tasks.connectors.connection import made
 from conduit_tasks.record.record import Origin
 from conduit_tasks.topology import Processor
 
@@ -24,7 +25,7 @@ def source_connector(pipeline: Pipeline, source_id: str) -> Connector:
     from conduit_tasks.connectors.registry import source_class
 
     source = pipeline.source(source_id)
-    connector = source_class(source.plugin)(source.settings)
+    connector = made(source_class(source.plugin), source.settings)
     connector.pipeline, connector.connector = pipeline.id, source.id
     return connector
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import plugin_name
 from conduit_tasks.dead_letters.letter_record import as_dict, letter_record
 from conduit_tasks.dead_letters.plugin import PluginHandler
 from conduit_tasks.errors import ConduitError, ConfigError
@@ -44,7 +44,7 @@ def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, des
 
 
 def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: str | None) -> Handler:
-    name = parse_plugin(queue.plugin).name if queue.plugin is not None else None
+    name = plugin_name(queue.plugin) if queue.plugin is not None else None
     if name == "log":
         return Drop()
     from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore
@@ -54,10 +54,12 @@ def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: s
         return ours
     if name == "file" and queue.settings.get("format") != "parquet":
         return Copied(ours, FileHandler(queue.settings))
+    from conduit_tasks.connectors.connection import resolved
     from conduit_tasks.connectors.registry import destination_class
 
     cls = destination_class(name)
-    return Copied(ours, PluginHandler(cls, dict(queue.settings), pipeline, destination or BEFORE_FAN_OUT))
+    settings = dict(resolved(cls.spec, queue.settings))
+    return Copied(ours, PluginHandler(cls, settings, pipeline, destination or BEFORE_FAN_OUT))
 
 
 class Copied:

@@ -45,7 +45,7 @@ def lost_exceptions(
         rows = [row for row in store.rows(name, _KEYED) if row_key(row) not in done]
         if own:
             rows = [row for row in rows if row["epoch"] or _unsent(row) or _confirmed(row, deliveries[own])]
-        rows = [row for row in rows if row["epoch"] or _unsent(row) or not _confirmed(row, known)]
+        rows = [row for row in rows if row["epoch"] or _unsent(row) or not _confirmed(row, known, divided=False)]
         if rows:
             out[keys.dead(own)] = dict(
                 index_entry(row_key(row), row["at"].timestamp(), row["attempts"], row["error_class"]) for row in rows
@@ -53,7 +53,9 @@ def lost_exceptions(
         if own:
             waiting = [row for row in parked.rows(name, _KEYED) if _confirmed(row, deliveries[own])]
             opens = pipeline.destination(own).delivery.park_keys
-            found = _parked(rows if opens else [], [row for row in waiting if not _confirmed(row, known)])
+            found = _parked(
+                rows if opens else [], [row for row in waiting if not _confirmed(row, known, divided=False)]
+            )
             there = broker.access.scanned(keys.parked(own)) if found else {}
             if found := {hashed: at for hashed, at in found.items() if hashed not in there}:
                 out[keys.parked(own)] = positions(found)
@@ -71,8 +73,12 @@ def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dic
     return found
 
 
-def _confirmed(row: dict[str, Any], state: Mapping[str, str]) -> bool:
+def _confirmed(row: dict[str, Any], state: Mapping[str, str], *, divided: bool = True) -> bool:
+    """Returns whether a stored letter's record is confirmed. `divided`: the answer for one of a micro-batch that is
+    divided and not complete: its numbers in the shards are not known here."""
     cursor, m = int(state["cursor"]), row["micro_batch"]
+    if m == cursor + 1 and state.get("divided", "").startswith(f"{m}:"):
+        return divided
     return m <= cursor or (m == cursor + 1 and row["seq"] in RangeSet.parse(state.get("ranges")))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from conduit_tasks.dead_letters.issues import issue_of
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.units import parse_duration
@@ -28,6 +29,7 @@ class Selection:
     keys: tuple[str, ...] = ()
     micro_batches: tuple[int, ...] = ()
     ids: tuple[str, ...] = ()
+    issues: tuple[str, ...] = ()
 
     def takes(self, row: Mapping[str, Any]) -> bool:
         """Returns whether a row of the store is selected; its `record` is JSON text."""
@@ -38,6 +40,7 @@ class Selection:
             and (self.until is None or row["at"] < self.until)
             and (not self.micro_batches or row["micro_batch"] in self.micro_batches)
             and (not self.ids or row["id"] in self.ids)
+            and (not self.issues or issue_of(row) in self.issues)
             and (not self.keys or _is_key(jsons.exact(row["record"])["key"], self.keys))
         )
 

@@ -16,14 +16,20 @@ NACKS = 1_024
 """Limit of nacks that wait for a record before them: together with the records read ahead it bounds the ranges of a
 confirm."""
 
+LEAST = 32
+"""The least of both for a task that delivers one shard of several, which share them: the ranges of all shards together
+are to be few, too."""
+
 
 class Ahead:
     """Records ahead of the broker. `bytes`: of those that are waiting, on their way, or nacked and not voted; `held`:
-    the nacked ones, as (seq, bytes, lane that waits for its vote)."""
+    the nacked ones, as (seq, bytes, lane that waits for its vote). `tasks`: number of tasks that deliver the
+    micro-batch."""
 
-    def __init__(self, lanes: Lanes, progress: Progress, in_flight: int) -> None:
+    def __init__(self, lanes: Lanes, progress: Progress, in_flight: int, tasks: int = 1) -> None:
         self._lanes, self._progress = lanes, progress
-        self._most = max(LOOK_AHEAD, 4 * in_flight)
+        self._most = max(LEAST, max(LOOK_AHEAD, 4 * in_flight) // tasks)
+        self._nacks = max(LEAST, NACKS // tasks)
         self._most_bytes = settings().batch_bytes
         self._room = asyncio.Event()
         self.bytes = 0
@@ -58,5 +64,5 @@ class Ahead:
     def _laden(self, busy: int) -> bool:
         """Returns whether enough is held: bytes, or nacks that wait for their vote (each of them separates two
         confirmed ranges). Nacks alone do not stop the reader: the last one waits for the record after it."""
-        enough = self.bytes >= self._most_bytes or self._progress.waiting >= NACKS
+        enough = self.bytes >= self._most_bytes or self._progress.waiting >= self._nacks
         return enough and bool(self._lanes.held or busy)

@@ -34,7 +34,8 @@ class BrokerPort:
     `run`: the run whose confirms are remembered for `retention` seconds. `epoch` above 0: a redelivery
     (`Redeliveries.begin`), in which records do not vote a second time; `sent` then returns those of the given seqs that
     have rows for this destination. `parking`: of the same work; its records are stored before the confirm, and its keys
-    are parked with it (X4). `latencies`: of the same work; sent with the confirm.
+    are parked with it (X4). `latencies`: of the same work; sent with the confirm. `shard`: whose window the
+    records vote in.
     """
 
     def __init__(  # noqa: PLR0917  # the six parts of a port
@@ -52,12 +53,14 @@ class BrokerPort:
         sent: Callable[[set[int]], set[int]] = set,
         parking: Parking | None = None,
         latencies: Latencies | None = None,
+        shard: int = 0,
     ) -> None:
         self._parking, self._latencies = parking, latencies
         self._began = time.monotonic()
         self._broker, self._lease, self._destination = broker, lease, destination
         self._m, self._run, self._store = m, run, store
         self._isolate, self._retention, self._epoch = isolate, retention, epoch
+        self._shard = shard
         self._sent = sent
         self._earlier: list[Letter] | None = None
 
@@ -129,6 +132,7 @@ class BrokerPort:
             stop="destination" if self._isolate else "pipeline",
             error=error or "the nack window is used up",
             error_class=error_class or "nack window",
+            shard=self._shard,
         )
         self._lease.renewed(began)
         return tripped

@@ -63,6 +63,13 @@ class Chunk:
         """Returns these rows."""
         return Chunk(self.seqs[rows], self.ordinals[rows], self.batch.take(pa.array(rows)))
 
+    def after(self, kept: Chunk) -> int | None:
+        """Returns the number of rows up to the end of the first seq of `kept`, some of these rows; None if that has no
+        other."""
+        if kept.seqs[0] == kept.seqs[-1]:
+            return None
+        return int(np.searchsorted(self.seqs, kept.seqs[0], side="right"))
+
     def halves(self) -> tuple[Chunk, Chunk] | None:
         """Returns two parts, cut between the two seqs nearest to the middle; None if there is only one seq."""
         cuts = np.flatnonzero(np.diff(self.seqs)) + 1
@@ -70,6 +77,14 @@ class Chunk:
             return None
         cut = int(cuts[np.argmin(np.abs(cuts - self.rows // 2))])
         return self.part(0, cut), self.part(cut, self.rows)
+
+    def around(self, row: int) -> tuple[Chunk, ...] | None:
+        """Returns the rows before the seq of this row, those of the seq, and those behind it, where there are any; None
+        if there is only one seq."""
+        start, end = (int(np.searchsorted(self.seqs, self.seqs[row], side)) for side in ("left", "right"))
+        if start == 0 and end == self.rows:
+            return None
+        return tuple(self.part(a, b) for a, b in ((0, start), (start, end), (end, self.rows)) if a < b)
 
 
 def distinct(seqs: Seqs) -> Seqs:

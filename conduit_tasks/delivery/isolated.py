@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from conduit_tasks import connections
 from conduit_tasks.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _forked(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, i
 
 def _started(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
     """Does the same as `_forked`, in a new process."""
-    work = pickle.dumps(sys.path) + pickle.dumps((function, args), protocol=pickle.HIGHEST_PROTOCOL)
+    work = pickle.dumps(sys.path) + pickle.dumps((connections.current(), function, args), pickle.HIGHEST_PROTOCOL)
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as pipe:
         try:
@@ -96,7 +97,8 @@ def _started(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, 
 
 def child_main(write_end: int) -> None:
     """Runs, in the new process, what it was started for."""
-    function, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent
+    given, function, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent
+    connections.give(given)
     _tell(write_end, function, args)
 
 

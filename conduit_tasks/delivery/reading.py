@@ -77,7 +77,7 @@ class Reading:
                 yield seqs[todo], ordinals[todo], batch.filter(pa.array(todo))
             if reached < len(seqs):
                 return
-        if work.last == work.total - 1 and self.matched != work.matched:
+        if work.last == work.total - 1 and work.matched not in (None, self.matched):
             raise InvariantBroken(
                 f"invariant 10: micro-batch {work.micro_batch} has {self.matched} records for {work.node}, "
                 f"but {work.matched} were sealed"

@@ -61,6 +61,7 @@ def _of(owner: Any, listener: Listener | None, of: Of, source: str = "") -> Iter
 
 def _connector(pipeline: Pipeline, owner: Source | Destination) -> Listener | None:
     """Returns the connector, or None. It is made only if its class has handlers: most have none."""
+    from conduit_tasks.connectors.connection import made
     from conduit_tasks.connectors.registry import destination_class, source_class
     from conduit_tasks.topology import Source
 
@@ -68,9 +69,9 @@ def _connector(pipeline: Pipeline, owner: Source | Destination) -> Listener | No
     cls = find(owner.plugin)
     if not _listens(cls):
         return None
-    made = cls(owner.settings)
-    made.pipeline, made.connector = pipeline.id, owner.id
-    return made if isinstance(made, Listener) else None
+    connector = made(cls, owner.settings)
+    connector.pipeline, connector.connector = pipeline.id, owner.id
+    return connector if isinstance(connector, Listener) else None
 
 
 def _processor(processor: Processor) -> Listener | None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.retry import LONGEST_BACKOFF
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.exit_codes import WAITING
 from conduit_tasks.logs import carried
 from conduit_tasks.topology import Delivery
 
@@ -25,8 +26,6 @@ STALLED = 300.0
 """Seconds without a sign of progress, beyond what the delivery's own options allow for one record."""
 LAST_WORD = 2.0
 """Seconds to tell the broker why."""
-GAVE_UP = 3
-"""Exit code; from a driver it means that the pipeline waits for the destination."""
 
 
 def longest(options: Delivery) -> float:
@@ -92,4 +91,4 @@ class Watchdog:
         committer = threading.Thread(target=tell, daemon=True)
         committer.start()
         committer.join(LAST_WORD)
-        os._exit(GAVE_UP)
+        os._exit(WAITING)

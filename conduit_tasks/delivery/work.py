@@ -23,6 +23,7 @@ from conduit_tasks.topology import Node
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.delivery.numbering import Numbering
+    from conduit_tasks.delivery.shard import Shard
     from conduit_tasks.processors.chain import Chain
 
 
@@ -31,13 +32,15 @@ class Work:
     """One micro-batch at one destination.
 
     `rows`: opens a fresh reading of the rows that match the trigger, as (seqs, SPOOL_SCHEMA batch) in order of (seq,
-    ord), those already confirmed included. `origins`: per slice number. `matched`: number of distinct matched seqs.
+    ord), those already confirmed included. `origins`: per slice number. `matched`: number of distinct matched seqs;
+    None: it is checked elsewhere.
     `state`: the state that the destination's last confirm stored. `span`: the seqs to work on, both ends included; None
     = all. `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
     source partition, if the caller knows it. `numbering`: gives the records their numbers, if the pipe or the guarantee
     wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once). `parking`: says
     which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch. `look`: raises
-    StateLost if the spool knows of a later state than Redis. `rested`: seconds since the last send to the destination;
+    StateLost if the spool knows of a later state than Redis. `shard`: whose rows these are, if the micro-batch is
+    divided. `rested`: seconds since the last send to the destination;
     None if there was none.
     """
 
@@ -45,7 +48,7 @@ class Work:
     destination: str
     micro_batch: int
     total: int
-    matched: int
+    matched: int | None
     rows: Callable[[], Iterator[tuple[Seqs, pa.RecordBatch]]]
     origins: Sequence[Origin]
     confirmed: Sequence[tuple[int, int]] = ()
@@ -59,6 +62,7 @@ class Work:
     begun: int = -1
     parking: Parking | None = None
     seal: int = 0
+    shard: Shard | None = None
     look: Callable[[], None] = lambda: None
     rested: Callable[[], float | None] = lambda: None
 

@@ -3,6 +3,10 @@
 An attempt is one delivery of one micro-batch to one destination. It becomes one row per range of records with the same
 outcome: acked, nacked (by class of error), open. Its rows together cover everything that was open when it began. As
 rows are per range, an attempt costs a few hundred bytes, however many records it delivered.
+
+One of several tasks that deliver a micro-batch by key has its records scattered in it. Its acked records are one row
+over all that lies between the first and the last, and `records` says how many of these it is about; so are its open
+ones, whose number is not known. Its nacked records are rows of their own as always.
 """
 
 from __future__ import annotations
@@ -74,8 +78,11 @@ class _Nacked:
 class Tally:
     """Collector of an attempt's confirms, from which it makes the rows. One call at a time."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, *, own: RangeSet | None = None, scattered: bool = False) -> None:
+        """`own`: seqs that the attempt is about, if there are others between them; `scattered`: they are too many to
+        be named."""
         self.attempt = attempt
+        self._own, self._scattered = own, scattered
         self._settled, self._nacks = RangeSet(), dict[str, _Nacked]()
         self._counts = Counts()
 
@@ -83,7 +90,7 @@ class Tally:
         """Adds ranges that are confirmed."""
         from conduit_tasks.delivery.work import add
 
-        self._settled = self._settled.add(settled.ranges)
+        self._settled = self._settled.add(self._mine(settled.ranges))
         self._counts = add(self._counts, settled.counts)
         for letter in settled.letters:
             known = self._nacks.setdefault(letter.error_class, _Nacked(RangeSet(), letter.error, 0))
@@ -118,13 +125,29 @@ class Tally:
             acked = acked.subtract(nack.ranges)
             more = {"error_class": kind, "error": clip(nack.error), "sends": nack.sends}
             yield from _ranges(nack.ranges, "nacked", **more)
-        yield from _ranges(acked, "acked")
-        left = self.attempt.open.subtract(self._settled)
-        yield from _ranges(left, "open", error_class=_class(error), error=clip(str(error)) if error else None)
+        left = self._mine(self.attempt.open).subtract(self._settled)
+        more = {"error_class": _class(error), "error": clip(str(error)) if error else None}
+        if not self._scattered:
+            yield from _ranges(acked, "acked")
+            yield from _ranges(left, "open", **more)
+            return
+        if count := self._counts.matched - self._counts.nacked:
+            yield {**_over(acked), "records": count, "outcome": "acked"}
+        if left and error is not None:
+            yield {**_over(left), "records": None, "outcome": "open", **more}
+
+    def _mine(self, ranges: RangeSet) -> RangeSet:
+        return ranges if self._own is None else ranges.intersect(self._own)
 
 
-def unrecorded(attempt: Attempt, ranges: RangeSet) -> pa.Table:
-    """Returns rows for confirmed ranges that no attempt has recorded: it was killed, or could not write."""
+def scattered(row: dict[str, Any]) -> bool:
+    """Returns whether a row is about some of the records in its range only."""
+    return row["records"] is None or bool(row["records"] < row["last"] - row["first"] + 1)
+
+
+def unrecorded(attempt: Attempt, ranges: RangeSet, records: int | None = None) -> pa.Table:
+    """Returns rows for confirmed ranges that no attempt has recorded: it was killed, or could not write. `records`:
+    their number, if they are only some of those in the one range."""
     base = {
         "destination": attempt.destination,
         "micro_batch": attempt.micro_batch,
@@ -134,8 +157,12 @@ def unrecorded(attempt: Attempt, ranges: RangeSet) -> pa.Table:
         "ended": int(attempt.began * 1e6),
         "epoch": attempt.epoch,
     }
-    rows = [{**base, **row} for row in _ranges(ranges, "confirmed")]
+    rows = [{**base, **row, **({"records": records} if records else {})} for row in _ranges(ranges, "confirmed")]
     return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def _over(ranges: RangeSet) -> dict[str, Any]:
+    return {"first": ranges.ranges[0][0], "last": ranges.ranges[-1][1]}
 
 
 def _ranges(ranges: RangeSet, outcome: str, **more: Any) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore
+from conduit_tasks.ledger.entry import scattered
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.spool.names import known_as, names
 
@@ -53,8 +54,14 @@ class Messages:
 
 @dataclass
 class _Said:
-    """Outcomes at one destination: settled ranges, the nacks among them, and the ranges only known to be settled."""
+    """Outcomes at one destination: settled ranges, the nacks among them, and the ranges only known to be settled.
 
+    `records`: number of settled records; `some`: the last seq of a range in which only some are settled, which has to
+    be told by their number.
+    """
+
+    records: int = 0
+    some: int | None = None
     settled: RangeSet = field(default_factory=RangeSet)
     nacked: RangeSet = field(default_factory=RangeSet)
     unrecorded: RangeSet = field(default_factory=RangeSet)
@@ -87,6 +94,7 @@ class Overall:
         manifest = self._spool.read_sealed(path) if path is not None else None
         said = self._said(number)
         ends = [each.settled.ranges[-1][1] + 1 for each in said.values() if each.settled]
+        ends += [each.some + 1 for each in said.values() if each.some is not None]
         total = manifest.total if manifest else max(ends, default=0)
         whole = RangeSet(((0, total - 1),)) if total else RangeSet()
         nacked = self._before(number, manifest).add(_points(self._nacks.get(number, ())))
@@ -101,8 +109,11 @@ class Overall:
             if manifest is None:
                 # Collected: every destination that wanted any of it has confirmed it.
                 continue
-            if not manifest.matched.get(known_as(self._spool, self._pipeline.id, destination.id, manifest.matched)):
+            matched = manifest.matched.get(known_as(self._spool, self._pipeline.id, destination.id, manifest.matched))
+            if not matched:
                 continue
+            if known.some is not None and known.records >= matched:
+                settled = whole
             if not settled.contains(whole):
                 settled = settled.add(whole.subtract(self._wanted(manifest, destination)))
             acked = acked.intersect(settled)
@@ -115,7 +126,11 @@ class Overall:
         for row in rows.get(number, ()):
             known = out.setdefault(self._now.get(row["destination"], row["destination"]), _Said())
             piece = ((row["first"], row["last"]),)
-            known.settled = known.settled.add(piece)
+            known.records += row["records"]
+            if scattered(row):
+                known.some = max(known.some or 0, row["last"])
+            else:
+                known.settled = known.settled.add(piece)
             if row["outcome"] == "nacked":
                 known.nacked = known.nacked.add(piece)
             elif row["outcome"] == "confirmed":
@@ -154,7 +169,7 @@ def rows_of(pipeline: Pipeline, spool: Spool, root: str, micro_batches: Collecti
 def _grouped(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
     """Returns micro-batch → its rows of epoch 0 that settle something."""
     out: dict[int, list[dict[str, Any]]] = {}
-    for row in table.select(["destination", "micro_batch", "first", "last", "outcome", "epoch"]).to_pylist():
+    for row in table.select(["destination", "micro_batch", "first", "last", "records", "outcome", "epoch"]).to_pylist():
         if not row["epoch"] and row["outcome"] != "open":
             out.setdefault(row["micro_batch"], []).append(row)
     return out

@@ -63,7 +63,13 @@ STATE = (
         ("pipeline",),
         "micro-batches that stand for their sources",
     ),
-    Metric("spool_micro_batches", "gauge", "{micro-batch}", ("pipeline",), "of them those that are not collected"),
+    Metric(
+        "spool_micro_batches",
+        "gauge",
+        "{micro-batch}",
+        ("pipeline",),
+        "micro-batches of the spool that are not collected",
+    ),
     Metric("spool_bytes", "gauge", "By", ("pipeline",), "their size in the spool"),
     Metric(
         "source_records",
@@ -118,8 +124,9 @@ STATE = (
         _EACH,
         "since the oldest micro-batch that it has not confirmed was planned, sealed or not: what its `deadline` is for",
     ),
-    Metric("destination_deadline_seconds", "gauge", "s", _EACH, "its `deadline`, where it has one"),
-    Metric("destination_stopped", "gauge", "1", _EACH, "1 where it is stopped alone"),
+    Metric("destination_deadline_seconds", "gauge", "s", _EACH, "its `deadline`, if it has one"),
+    Metric("destination_stopped", "gauge", "1", _EACH, "1 if it is stopped alone"),
+    Metric("destination_breaker_open", "gauge", "1", _EACH, "1 if its breaker is open (delivery.breaker)"),
     Metric(
         "dead_letters",
         "gauge",

@@ -12,7 +12,8 @@ from typing import Any
 
 BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600, 86_400)
 """Upper bounds in seconds, inclusive; durations above the last one have a bucket without a bound."""
-_NAMES = (*(f"{bound:g}" for bound in BOUNDS), "inf")
+NAMES = (*(f"{bound:g}" for bound in BOUNDS), "inf")
+"""The same as texts, and the bucket above them all."""
 _SUM = "ms"
 
 LATENCY = "latency"
@@ -43,7 +44,7 @@ def observed(node: str, what: str, seconds: Any) -> dict[str, int]:
     if not len(values):
         return {}
     found = np.bincount(np.searchsorted(BOUNDS, values, side="left"))
-    fields = {f"{node}|{what}|{_NAMES[i]}": int(found[i]) for i in np.flatnonzero(found).tolist()}
+    fields = {f"{node}|{what}|{NAMES[i]}": int(found[i]) for i in np.flatnonzero(found).tolist()}
     return {**fields, f"{node}|{what}|{_SUM}": round(float(values.sum()) * 1000)}
 
 
@@ -61,10 +62,10 @@ def histograms(fields: Mapping[str, str]) -> dict[tuple[str, str], Histogram]:
     out: dict[tuple[str, str], tuple[list[int], float]] = {}
     for name, text in fields.items():
         node, what, bound = name.split("|")
-        counts, total = out.get((node, what), ([0] * len(_NAMES), 0.0))
+        counts, total = out.get((node, what), ([0] * len(NAMES), 0.0))
         if bound == _SUM:
             total = int(text) / 1000
         else:
-            counts[_NAMES.index(bound) if bound in _NAMES else -1] += int(text)
+            counts[NAMES.index(bound) if bound in NAMES else -1] += int(text)
         out[node, what] = (counts, total)
     return {key: Histogram(tuple(counts), total) for key, (counts, total) in sorted(out.items())}

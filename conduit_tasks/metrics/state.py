@@ -80,13 +80,16 @@ def _destination(broker: Broker, destination: Destination, now: float, latency: 
         yield sample("destination_records", state.counters[outcome], *of, outcome)
     yield sample("destination_retries", state.counters["retried"], *of)
     yield sample("destination_redelivered", state.counters["redelivered"] + state.counters["redriven"], *of)
-    yield sample("destination_lag_records", max(0, backlog.records - state.confirmed.count), *of)
+    yield sample("destination_lag_records", max(0, backlog.records - state.confirmed_records), *of)
     yield sample("destination_lag_bytes", backlog.bytes, *of)
     yield sample("destination_lag_seconds", backlog.age(now), *of)
     yield sample("destination_waiting_seconds", broker.deliveries.waiting_for(id), *of)
     if destination.deadline is not None:
         yield sample("destination_deadline_seconds", destination.deadline, *of)
     yield sample("destination_stopped", state.status == "stopped", *of)
+    if destination.delivery.breaker is not None:
+        breaker = broker.breakers.get(id, destination.delivery.breaker)
+        yield sample("destination_breaker_open", breaker is not None and breaker.opened > 0, *of)
     yield sample("dead_letters", broker.dead_letters.count(id), *of)
     yield sample("parked_keys", len(broker.redrives.parked(id)), *of)
     if latency is not None:

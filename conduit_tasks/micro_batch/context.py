@@ -50,7 +50,7 @@ class Context:
             raise Outdated(
                 f"{self.pipeline.file}: pipeline {self.pipeline.id} is version {here} here, and micro-batch "
                 f"{micro_batch.number} was planned by version {micro_batch.config}. Where the file has just changed, "
-                "the next run reads it again; where this comes again, the file, or the environment that it names, is "
+                "the next run reads it again; if this comes again, the file, or the environment that it names, is "
                 "another one on the machine that plans"
             )
 

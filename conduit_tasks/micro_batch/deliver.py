@@ -1,6 +1,7 @@
 """`destinations.<id>`: drains sealed micro-batches in order from the destination's cursor, under its lease.
 
-The driver walks the micro-batches; each is delivered by one executor task, which confirms to the broker itself.
+The driver walks the micro-batches; each is delivered by one executor task, or one for each of its shards
+(`delivery.parallelism`), which confirms to the broker itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.errors import ConduitError, Fenced, LeaseHeld, Unavailable
@@ -18,17 +19,21 @@ from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
+from conduit_tasks.micro_batch.dividing import division_of, joined
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.sending import leased, mark_settled
+from conduit_tasks.micro_batch.shard_task import ShardTask
+from conduit_tasks.micro_batch.size import of_micro_batch
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.waiting import LOOK
 from conduit_tasks.topology import Destination, Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
-    from conduit_tasks.micro_batch.stage import RunAll
+    from conduit_tasks.broker.state import Division
+    from conduit_tasks.micro_batch.passes import RunAll
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +63,7 @@ def deliver_destination(
         return left_to_the_next(context, destination.id, run, lease)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), extend_visibility(context):
-        drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
+        drain = Drain(context, destination, lease, run_all, run, progress, marker, draining, at_once=cleared)
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):
             drain.redeliver()
@@ -117,6 +122,8 @@ class Drain:
     marker: Marker
     draining: Draining | None = None
     done: int = 0
+    at_once: bool = False
+    """Whether the first micro-batch is tried although the breaker is open."""
 
     def until_caught_up(self) -> Ended:
         """Delivers in order from the cursor, until nothing is left or the run has lasted as long as it may."""
@@ -125,7 +132,8 @@ class Drain:
             if broker.deliveries.complete_unmatched(destination.id, self.lease.token):
                 broker.runs.ring("delivered")
             sealed = broker.micro_batches.latest_sealed()
-            cursor = broker.deliveries.get(destination.id).cursor
+            state = broker.deliveries.get(destination.id)
+            cursor = state.cursor
             if cursor >= sealed:
                 more = self.draining.more(destination.node, sealed) if self.draining is not None else False
                 if more is True:
@@ -143,7 +151,10 @@ class Drain:
                 return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
-            self._deliver(cursor + 1)
+            if not self.at_once and (open := broker.breakers.waits(destination.id, destination.delivery.breaker)):
+                raise Unavailable(f"{destination.node} of {self.context.pipeline.id} waits: {open}")
+            self.at_once = False
+            self._deliver(cursor + 1, division=division_of(self.context, destination, self.lease, state))
             broker.runs.ring("delivered")
 
     def redeliver(self) -> None:
@@ -157,9 +168,10 @@ class Drain:
         finally:
             mark_closed(self.context, self.destination.id, self.lease.token)
 
-    def _deliver(self, number: int, epoch: int = 0) -> None:
+    def _deliver(self, number: int, epoch: int = 0, division: Division | None = None) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)
-        task = DeliverTask(
+        found = self.context.broker.micro_batches.get(number)
+        work = dict[str, Any](
             pipeline=self.context.pipeline,
             destination=self.destination.id,
             number=number,
@@ -168,9 +180,15 @@ class Drain:
             epoch=epoch,
             # A driver cannot be forked: its session is in another process.
             isolate_poison=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
+            size=None if in_driver else of_micro_batch(found, self.context.pipeline),
         )
         try:
-            (report,) = [task(0)] if in_driver else self.run_all(task, [0])
+            if division is not None:
+                # However small: without Spark they would go one after the other.
+                task = ShardTask(**work | {"size": None}, division=division, began=time.time())
+                report = joined(self.run_all(task, division.open))
+            else:
+                (report,) = [DeliverTask(**work)(0)] if in_driver else self.run_all(DeliverTask(**work), [0])
         except ConduitError:
             raise
         except Exception as error:
@@ -186,6 +204,8 @@ class Drain:
         # There was progress: poison is isolated only in a micro-batch that killed its worker repeatedly.
         self.lease.attempts = 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
+        if division is not None:
+            counts["tasks"] = len(division.open)
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
 
 

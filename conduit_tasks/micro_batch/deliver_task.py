@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.isolate_poison import deliver_isolated
@@ -24,7 +25,8 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.sending import connect, send
-from conduit_tasks.spool.manifest import SealedManifest
+from conduit_tasks.micro_batch.size import Size
+from conduit_tasks.spool.manifest import PartFile, SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class DeliverTask:
     run: str
     epoch: int = 0
     isolate_poison: bool = False
+    size: Size | None = None
+    """Size of the micro-batch; None: it is delivered in Spark."""
 
     def __call__(self, _: Any) -> DeliveryReport | ConduitError:
         with about(destination=self.destination, micro_batch=self.number):
@@ -62,12 +66,14 @@ class DeliverTask:
                 pa.array([0])
                 # Children must not share a connection: each opens its own.
                 context.broker.close()
-                return deliver_isolated(
+                report = deliver_isolated(
                     partial(self._in_child, attempt.token),
                     self._confirmed,
                     (0, total - 1),
                     forks=survives_forks(context.pipeline.destination(self.destination)),
                 )
+                self._isolated(context, attempt.token)
+                return report
         except ConduitError as error:
             return error
 
@@ -78,6 +84,9 @@ class DeliverTask:
         with opened(self.pipeline, self.run) as context:
             lease = context.broker.leases.attach(Node.destination(self.destination), token)
             return self._deliver(context, lease, span, culprits)
+
+    def _isolated(self, context: Context, token: int) -> None:
+        """Called once everything is confirmed that was delivered in children."""
 
     def _confirmed(self) -> Sequence[Span]:
         with opened(self.pipeline, self.run) as context:
@@ -139,7 +148,11 @@ class DeliverTask:
             parking=parking,
             seal=manifest.token,
         )
-        return send(context, work, connector, port, lease.token, run=self.run, handler=handler)
+        breaker, options = None, destination.delivery
+        if options.breaker is not None:
+            book = broker.breakers.book(destination.id, lease.token, options.breaker)
+            breaker = Breaker(options.breaker, options, book)
+        return send(context, work, connector, port, lease.token, run=self.run, handler=handler, breaker=breaker)
 
 
 def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:
@@ -156,14 +169,20 @@ def _with_rows(context: Context, manifest: SealedManifest, destination: Destinat
 
 
 def rows_of(
-    context: Context, manifest: SealedManifest, destination: Destination, columns: Sequence[str] | None = None
+    context: Context,
+    manifest: SealedManifest,
+    destination: Destination,
+    columns: Sequence[str] | None = None,
+    *,
+    files: Sequence[PartFile] | None = None,
 ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-    """Yields (seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
+    """Yields (seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order. `files`: only of
+    these."""
     from conduit_tasks.record.schema import SPOOL_SCHEMA
 
     columns = columns or SPOOL_SCHEMA.names
     wanted = column_of(context, manifest, destination)
-    for file in manifest.files:
+    for file in manifest.files if files is None else files:
         # The column exists if it had filters when this was sealed: the pipeline file may say otherwise by now.
         row_filter = wanted if wanted in context.spool.columns(file) else None
         for batch in context.spool.read(file, columns=columns, row_filter=row_filter):

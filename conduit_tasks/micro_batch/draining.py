@@ -32,6 +32,7 @@ from conduit_tasks.micro_batch.plan import NODE as PLAN
 from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, open_next
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.seal import seal_if_complete
+from conduit_tasks.micro_batch.size import Foresight
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.waiting import LOOK, Waiting
 from conduit_tasks.topology import Node
@@ -50,6 +51,7 @@ NEVER = 60.0
 class Draining(Waiting):
     """One node of a run that works through micro-batches, and waits for the others."""
 
+    foresight: Foresight | None = None
     _file: PipelineFile = field(init=False)
     _busy: float = field(init=False)
     _pace: Pace = field(init=False)
@@ -93,6 +95,8 @@ class Draining(Waiting):
             before = [s.node for s in self.context.pipeline.sources]
             if course is None or not any_at_work(course, before):
                 return Ended("nothing more is read")
+            if self.foresight is not None:
+                self.foresight.look(found)
             self._wait()
         raise AssertionError
 
@@ -114,6 +118,8 @@ class Draining(Waiting):
                 return True
             if course is None or not any_at_work(course, before):
                 return False
+            if self.foresight is not None:
+                self.foresight.look()
             self._wait()
 
     def over(self, since: str) -> bool:

@@ -18,12 +18,12 @@ import pyarrow as pa
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.passes import NACKED_SCHEMA, Pass, PassResult
-from conduit_tasks.processors import template
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.result import NACKED
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
 from conduit_tasks.spark import session
+from conduit_tasks.templates import template
 
 if TYPE_CHECKING:
     from conduit_tasks.spool.spool import Spool

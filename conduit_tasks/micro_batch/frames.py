@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
-from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.passes import BoundReader, Pass, PassResult
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import segments
@@ -27,7 +27,7 @@ VECTOR = 4_096
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from conduit_tasks.micro_batch.stage import Reader, RunAll
+    from conduit_tasks.micro_batch.passes import Reader, RunAll
     from conduit_tasks.spool.spool import Spool
 
 
@@ -39,7 +39,6 @@ def run_frames(
     The last pass is always a record-wise one (without processors, if need be): it evaluates the triggers and writes the
     files that count. Returns one result with the sums.
     """
-    from conduit_tasks.micro_batch.stage import _Bound
     from conduit_tasks.spark.session import session
 
     spark = session()
@@ -75,7 +74,7 @@ def run_frames(
             this = replace(
                 plan, processors=tuple(step), final=plan.final and last, folder="" if last else f"{plan.node}.pass{i}"
             )
-            made = run_all(_Bound(this, spool, current), current_pieces)
+            made = run_all(BoundReader(this, spool, current), current_pieces)
             results.extend(made)
             paths = [spool.uri(f.path) for r in made for f in r.files]
             if i:

@@ -41,7 +41,7 @@ End = Callable[[str], Any]
 """Ends the process, given the reason."""
 
 _end: ContextVar[tuple[int, End] | None] = ContextVar("conduit_ended_by_force", default=None)
-"""How a forceful stop ends the process with this id; a child that it forks has its own end."""
+"""Function by which a forceful stop ends the process with this id; a child that it forks has its own end."""
 
 
 def _by_force(

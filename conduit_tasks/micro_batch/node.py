@@ -16,13 +16,15 @@ from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.deliver import deliver_destination, left_to_the_next
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import every
+from conduit_tasks.micro_batch.holding import holding_source
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.size import Foresight
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.micro_batch.stage import RunAll
+    from conduit_tasks.micro_batch.passes import RunAll
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +44,20 @@ def work_through(
     cleared: bool = False,
     progress: Callable[..., None] = lambda **_: None,
     warm: Callable[[], None] = lambda: None,
+    begin: Callable[[], None] | None = None,
 ) -> Ended:
     """Works through micro-batches as `sources.<id>`, `processors` or `destinations.<id>` until the run has drained.
 
     `limit`: seconds that the run lasts at most. `cleared`: the node's task had ended and was cleared. `progress` is
-    called for every micro-batch, unless the run lasts, and every few seconds with how far the node is. `warm`: has
-    Spark do a first job, if the run lasts and the work is done in Spark, so that the first micro-batch does not wait
-    for its start. Raises LeaseHeld, Unavailable (a destination is down and waits), PipelineStopped, Fenced,
-    SourceError, SpoolError.
+    called for every micro-batch, unless the run lasts, and every few seconds with how far the node is. `warm`: makes
+    ready what the first micro-batch needs, if the run lasts and the work is not done in the driver. `begin`: begins
+    Spark's start and does not wait for it; called once work is in sight that is not small. None if there is nothing to
+    begin. Raises LeaseHeld, Unavailable (a destination is down and waits), PipelineStopped, Fenced, SourceError,
+    SpoolError.
     """
-    with closing(Draining(context, run, limit)) as draining:
+    foresight = Foresight(context, Node(node), begin)
+    foresight.look()
+    with closing(Draining(context, run, limit, foresight=foresight)) as draining:
         return _Node(context, Node(node), run, run_all, draining, cleared, progress).through(warm)
 
 
@@ -83,12 +89,18 @@ class _Node:
                     return self._work(each)
                 except Unavailable as error:
                     wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
-                    lingers = self.node.kind == "destinations" and self.draining.lingers(self.node, wait)
+                    lingers = self.node.kind == "destinations" and self.draining.lingers(self.node, self._pause(wait))
                     if isinstance(lingers, Ended):
                         return left_to_the_next(self.context, self.node.id, self.run, lingers)
                     if not lingers:
                         raise
                     log.warning("%s is tried again, as the run lasts: %s", self.node, error)
+
+    def _pause(self, wait: float) -> float:
+        """Returns the seconds until a destination that is down is tried again: `wait`, or what its breaker says."""
+        breaker = self.context.pipeline.destination(self.node.id).delivery.breaker
+        open = self.context.broker.breakers.waits(self.node.id, breaker)
+        return open.left if open else wait
 
     def _work(self, progress: Callable[..., None]) -> Ended:
         context, draining = self.context, self.draining
@@ -96,9 +108,10 @@ class _Node:
         # A node that finds the lease taken waits one lease time (and the grace), then takes over or ends.
         wait = context.settings.lease_ttl + context.settings.lease_grace + 1
         if kind == "sources":
-            return _each(
-                draining, lambda: draining.slices(name), lambda: read_source(context, name, self.run_all, wait)
-            )
+            with holding_source(context, name, wait):
+                return _each(
+                    draining, lambda: draining.slices(name), lambda: read_source(context, name, self.run_all, wait)
+                )
         if kind == "processors":
             return _each(draining, draining.staged, lambda: process(context, self.run_all, wait))
         return deliver_destination(

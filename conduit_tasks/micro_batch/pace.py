@@ -16,7 +16,7 @@ BUSY = 0.1
 
 
 class Pace:
-    """When the sources were looked at, and when they are looked at again."""
+    """Times of the looks at the sources: the last ones, and the next."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,21 +1,27 @@
-"""A pass of one node over rows: what it is to do, and the result of one of its pieces."""
+"""A pass of one node over rows: what it is to do, how a piece of it is read, and the result of a piece."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from conduit_tasks.logs import about
 from conduit_tasks.record.schema import NUMBER_FIELDS, RECORD_FIELDS
 from conduit_tasks.topology import Destination, Processor
 
 if TYPE_CHECKING:
-    from conduit_tasks.spool.spool import PartFile
+    from conduit_tasks.micro_batch.size import Size
+    from conduit_tasks.spool.spool import PartFile, Spool
 
 _ATTEMPTS = 3
 """Number of attempts that may end without progress before a node isolates poison."""
+
+RunAll = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Runs a picklable function over pieces, in executors, answers in order (`spark.session.run_all`)."""
 
 NACKED_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS + [pa.field("error", pa.binary())])
 """Rows that failed before the fan-out, as they entered the node; `error`: JSON {node, class, message}."""
@@ -67,6 +73,27 @@ class PassResult:
     matched: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     """Seconds that `read`, `process` and `spool` took."""
+
+
+class Reader(Protocol):
+    """Reads one piece and runs the pass over its rows; picklable, runs in an executor."""
+
+    def __call__(self, plan: Pass, spool: Spool, piece: Any) -> PassResult: ...
+
+
+@dataclass(frozen=True)
+class BoundReader:
+    """A reader with its pass: a function of the piece alone, as executors run it."""
+
+    plan: Pass
+    spool: Spool
+    reader: Reader
+    size: Size | None = None
+    """Size of all its pieces together; None: its work is done in Spark."""
+
+    def __call__(self, piece: Any) -> PassResult:
+        with about(micro_batch=self.plan.micro_batch):
+            return self.reader(self.plan, self.spool, piece)
 
 
 def isolates_poison(attempts: int) -> bool:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.micro_batch.passes import Pass, PassResult, isolates_poison
+from conduit_tasks.micro_batch.passes import Pass, PassResult, RunAll, isolates_poison
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
-from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
+from conduit_tasks.micro_batch.size import Size
+from conduit_tasks.micro_batch.stage import run_pass, stage, totals
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.record import Origin
@@ -60,7 +61,8 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
             )
             files = [(i, f) for i, f in enumerate(f for m in manifests for f in m.files)]
             with keeping(lease):
-                results = run_pass(context, plan, FileReader(tuple(origins)), files, run_all)
+                size = Size(sum(m.written for m in manifests), sum(f.bytes for _, f in files))
+                results = run_pass(context, plan, FileReader(tuple(origins)), files, run_all, size=size)
             accounted(NODE, number, sum(m.written for m in manifests), taken=sum(result.read for result in results))
             manifest = StageManifest(
                 pipeline=pipeline.id, micro_batch=number, node=NODE, token=lease.token, slices=[], **totals(results)

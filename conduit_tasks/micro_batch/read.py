@@ -12,12 +12,13 @@ from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.micro_batch.passes import Pass, PassResult, isolates_poison
+from conduit_tasks.micro_batch.passes import Pass, PassResult, RunAll, isolates_poison
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.micro_batch.seal import seal_if_complete
-from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
+from conduit_tasks.micro_batch.size import of_slices
+from conduit_tasks.micro_batch.stage import run_pass, stage, totals
 from conduit_tasks.micro_batch.visibility import extend_visibility, unsettled
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.record import Origin
@@ -84,7 +85,8 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
     if source_class(source.plugin).in_driver:
         run_all = _here
     with keeping(lease):
-        results = run_pass(context, plan, reader, group_slices(slices, first), run_all)
+        size = of_slices(slices, pipeline.micro_batch)
+        results = run_pass(context, plan, reader, group_slices(slices, first), run_all, size=size)
     counts: dict[int, int] = {}
     ends: dict[int, Any] = {}
     for result in results:

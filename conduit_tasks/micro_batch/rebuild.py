@@ -177,7 +177,7 @@ def has_state(pipeline: str) -> ConfigError:
     """Returns the error that refuses to rebuild over present state."""
     return ConfigError(
         f"Redis holds state of pipeline {pipeline}; rebuilding would set it back to what the spool proves. Stop the "
-        "pipeline's runs and add --replace where that is wanted"
+        "pipeline's runs and add --replace if that is wanted"
     )
 
 
@@ -243,8 +243,13 @@ def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedMani
             fields.pop("joined", None)
         # Ranges are valid only for the micro-batch that they were confirmed in.
         if cursor != mark.number or following is None or following.token > mark.at:
-            fields.pop("ranges", None)
+            fields = {name: value for name, value in fields.items() if not _within(name)}
     return {**fields, "cursor": str(cursor)}
+
+
+def _within(name: str) -> bool:
+    """Returns whether a field of a destination is about the micro-batch behind its cursor."""
+    return name in {"ranges", "divided"} or name.startswith("shard:")
 
 
 def _intent(mark: Mark | None, acked: int, there: dict[int, int]) -> tuple[Fields, Fields]:

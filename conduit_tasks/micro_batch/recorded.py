@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import SpoolError
-from conduit_tasks.ledger.entry import Attempt, Tally, unrecorded
+from conduit_tasks.ledger.entry import Attempt, Tally, scattered, unrecorded
 from conduit_tasks.ledger.store import Ledger
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def tally_of(context: Context, work: Work, run: str, token: int) -> Tally:
         open=span.subtract(RangeSet.of(work.confirmed)),
         epoch=work.epoch,
     )
-    return Tally(attempt)
+    shard = work.shard
+    return Tally(attempt) if shard is None else Tally(attempt, own=shard.spans, scattered=shard.spans is None)
 
 
 def attempt_id(token: int) -> str:
@@ -72,25 +73,32 @@ def note_unrecorded(context: Context, destination: str) -> None:
     """Enters confirmed ranges that no attempt wrote, of the last two micro-batches a holder can have worked on."""
     broker = context.broker
     state = broker.deliveries.get(destination)
-    found = {state.cursor + 1: state.confirmed}
+    found = {state.cursor + 1: (state.confirmed, state.division.confirmed if state.division else 0)}
     if state.cursor:
         last = broker.micro_batches.find(state.cursor)
-        if last is not None and last.matched.get(destination):
-            found[state.cursor] = RangeSet(((0, last.total - 1),))
+        if last is not None and (matched := last.matched.get(destination)):
+            found[state.cursor] = (RangeSet(((0, last.total - 1),)), matched)
     try:
         book = ledger(context)
-        for number, confirmed in found.items():
-            if not confirmed:
+        for number, (confirmed, matched) in found.items():
+            if not confirmed and not matched:
                 continue
             micro_batch = broker.micro_batches.find(number)
             since = micro_batch.sealed_at if micro_batch else None
             rows = book.read(destination, since=since, micro_batch=number).to_pylist()
-            known = RangeSet.of((r["first"], r["last"]) for r in rows if r["outcome"] != "open" and not r["epoch"])
-            if left := confirmed.subtract(known):
+            rows = [row for row in rows if row["outcome"] != "open" and not row["epoch"]]
+            divided = not confirmed or any(scattered(row) for row in rows)
+            if divided:
+                # Several tasks: how many of them no row is about, but not which.
+                records = max(0, matched - sum(row["records"] for row in rows))
+                left = RangeSet(((0, micro_batch.total - 1),)) if micro_batch and records else RangeSet()
+            else:
+                records, left = 0, confirmed.subtract(RangeSet.of((row["first"], row["last"]) for row in rows))
+            if left:
                 attempt = Attempt(
                     destination, number, f"unrecorded-{secrets.token_hex(4)}", "", context.pipeline.digest(), left
                 )
-                book.write(unrecorded(attempt, left))
+                book.write(unrecorded(attempt, left, records))
     except SpoolError as problem:
         log.warning("the ledger cannot be completed: %s", problem)
 

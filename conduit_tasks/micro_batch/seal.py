@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.errors import AckFailed, BrokerUnavailable, ConduitError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.failed import Failed, Head
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.halting import halting_call
+from conduit_tasks.micro_batch.source_ack import ack
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.manifest import SealedManifest, SliceEntry, StageManifest
@@ -146,9 +148,6 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         nacked=manifest.nacked,
         dead=letters.heads(),
     )
-    from conduit_tasks.connectors.registry import ack_on
-    from conduit_tasks.micro_batch.acks import ack
-
     for source in pipeline.sources:
         if ack_on(source) == "stored":
             try:

@@ -1,4 +1,4 @@
-"""What every delivery to a destination has, live or again: the lease, the connector, the work's own parts, the ledger.
+"""Parts of every delivery to a destination, live or again: the lease, the connector, the work's own parts, the ledger.
 
 The callers differ in the records, in their numbers and in the port to the broker.
 """
@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.connectors.connection import made
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
@@ -25,6 +26,7 @@ from conduit_tasks.processors.chain import Chain
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.delivery.breaker import Breaker
     from conduit_tasks.delivery.port import DeliveryPort
     from conduit_tasks.delivery.work import DeliveryReport, Work
     from conduit_tasks.micro_batch.context import Context
@@ -42,7 +44,7 @@ def leased(context: Context, destination: Destination, wait: float = 0.0) -> Lea
 
 def connect(pipeline: str, destination: Destination) -> Any:
     """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
-    connector = destination_class(destination.plugin)(destination.settings)
+    connector: Any = made(destination_class(destination.plugin), destination.settings)
     connector.pipeline, connector.connector = pipeline, destination.id
     return connector
 
@@ -58,12 +60,13 @@ def send(
     options: Delivery | None = None,
     handler: Any = None,
     processed: bool = False,
+    breaker: Breaker | None = None,
 ) -> DeliveryReport:
     """Delivers a work, whose `chain`, `state`, `look` and `rested` are filled in here. `token`: of the lease.
 
     `run`: under which the ledger has it; None: the caller writes the ledger and calls the handlers. `options`: those of
-    the destination, unless given. `handler`: as `dlq` of the engine. `processed`: the records have passed the
-    destination's processors. Raises what the engine raises.
+    the destination, unless given. `handler`: as `dlq` of the engine. `breaker`: of the destination. `processed`: the
+    records have passed the destination's processors. Raises what the engine raises.
     """
     broker, pipeline = context.broker, context.pipeline
     destination = pipeline.destination(work.destination)
@@ -84,7 +87,7 @@ def send(
         changes = Changes(handlers, work, lambda x: broker.dead_letters.is_dead(x.key, others)) if handlers else None
         tally = tally_of(context, work, run, token)
         with recording(context, tally):
-            return deliver(work, connector, port, options, handler, changes=changes, tally=tally)
+            return deliver(work, connector, port, options, handler, changes=changes, tally=tally, breaker=breaker)
     finally:
         if chain is not None:
             chain.close()

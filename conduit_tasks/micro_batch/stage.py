@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain as chained
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
-from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.passes import BoundReader, Pass, PassResult, Reader, RunAll
+from conduit_tasks.micro_batch.size import Size
 from conduit_tasks.processors.chain import has_frames
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.spool.manifest import StageManifest
@@ -19,36 +18,24 @@ from conduit_tasks.spool.manifest import StageManifest
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.connectors.base import Slice
-    from conduit_tasks.spool.spool import Spool
-
-RunAll = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
-"""Runs a picklable function over pieces, in executors, answers in order (`spark.session.run_all`)."""
 
 
-class Reader(Protocol):
-    """Reads one piece and runs the pass over its rows; picklable, runs in an executor."""
-
-    def __call__(self, plan: Pass, spool: Spool, piece: Any) -> PassResult: ...
-
-
-@dataclass(frozen=True)
-class _Bound:
-    plan: Pass
-    spool: Spool
-    reader: Reader
-
-    def __call__(self, piece: Any) -> PassResult:
-        with about(micro_batch=self.plan.micro_batch):
-            return self.reader(self.plan, self.spool, piece)
-
-
-def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll) -> list[PassResult]:
-    """Runs the whole section over all pieces: one pass, or several if frame processors stand between."""
+def run_pass(
+    context: Context,
+    plan: Pass,
+    reader: Reader,
+    pieces: Sequence[Any],
+    run_all: RunAll,
+    *,
+    size: Size | None = None,
+) -> list[PassResult]:
+    """Runs the whole section over all pieces: one pass, or several if frame processors stand between. `size`: of all
+    pieces together."""
     if has_frames(plan.processors):
         from conduit_tasks.micro_batch.frames import run_frames
 
         return run_frames(context, plan, reader, pieces, run_all)
-    return run_all(_Bound(plan, context.spool, reader), pieces)
+    return run_all(BoundReader(plan, context.spool, reader, size), pieces)
 
 
 def stage(

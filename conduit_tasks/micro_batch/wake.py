@@ -50,7 +50,7 @@ class Look:
     over: bool = False
 
 
-class Pace:
+class WakePace:
     """Pace of a pipeline's wake-ups: at once if there is news, but at least `pause` seconds after the last one; while
     nothing comes of it (a destination is down, the lag budget is used up) twice as long each time, up to LONGEST."""
 
@@ -61,7 +61,7 @@ class Pace:
         self._progress: tuple[int, ...] | None = None
 
     def wake(self, look: Look, now: float) -> str:
-        """Returns why the pipeline is to be woken now, in words, or . `now`: seconds of a monotonic clock."""
+        """Returns why the pipeline is to be woken now, in words; or empty text. `now`: seconds of a monotonic clock."""
         if look.progress != self._progress:
             self._progress, self._moved, self._delay = look.progress, now, self._pause
         if not look.news and not look.left and not look.over:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conduit_tasks import topology
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import parse_plugin, plugin_name
 from conduit_tasks.pipeline.model import (
     ConnectorKeys,
     DeadLetterKeys,
@@ -68,7 +68,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
 
 
 def _source(keys: ConnectorKeys) -> Source:
-    plugin = parse_plugin(keys.plugin).name
+    plugin = plugin_name(keys.plugin)
     return Source(
         id=keys.id,
         plugin=plugin,
@@ -76,6 +76,7 @@ def _source(keys: ConnectorKeys) -> Source:
         processors=_processors(keys.processors, Node.source(keys.id)),
         ack_on=keys.ack_on,
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 
@@ -83,7 +84,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
     delivery = keys.delivery or DeliveryKeys()
     return Destination(
         id=keys.id,
-        plugin=parse_plugin(keys.plugin).name,
+        plugin=plugin_name(keys.plugin),
         settings=keys.settings,
         processors=_processors(keys.processors, Node.destination(keys.id)),
         filters=tuple(keys.trigger.filters) if keys.trigger else (),
@@ -91,12 +92,17 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")
         if keys.dead_letter_queue
         else queue,
+        on_delivered=keys.on_delivered.model_dump(exclude_none=True) if keys.on_delivered else {},
         deadline=keys.deadline,
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 
 def _delivery(keys: DeliveryKeys) -> Delivery:
-    delivery = Delivery(**keys.effective().model_dump())
+    found = keys.effective().model_dump()
+    if found["breaker"] is not None:
+        found["breaker"] = topology.Breaker(**found["breaker"], asked_max=keys.retry_after_max)
+    delivery = Delivery(**found)
     if "timeout" in keys.model_fields_set:
         delivery = replace(delivery, bulk_timeout=max(keys.timeout, topology.LEAST_BULK_TIMEOUT))
     # At-most-once cannot wait: records that an unavailable destination did not take must not go again (SEMANTICS B8).
@@ -112,7 +118,7 @@ def _processors(keys: list[ProcessorKeys], section: str) -> tuple[Processor, ...
 
 def _dead_letters(keys: DeadLetterKeys, section: str) -> DeadLetterQueue:
     return DeadLetterQueue(
-        plugin=parse_plugin(keys.plugin).name if keys.plugin else None,
+        plugin=plugin_name(keys.plugin) if keys.plugin else None,
         settings=keys.settings,
         window_size=keys.window_size,
         window_nack_threshold=keys.window_nack_threshold,

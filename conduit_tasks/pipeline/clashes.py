@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conduit_tasks.pipeline.findings import Finding
 from conduit_tasks.pipeline.names import dag_id, resend_dag_id
@@ -76,16 +76,20 @@ def _connectors(pipeline: Pipeline) -> list[Source | Destination]:
 
 
 def _owned(pipeline: Pipeline, connector: Source | Destination) -> Iterator[str]:
+    from conduit_tasks.connectors.base import Owner
+    from conduit_tasks.connectors.connection import made, named
     from conduit_tasks.connectors.registry import destination_class, source_class
-    from conduit_tasks.errors import ConfigError
+    from conduit_tasks.errors import ConduitError
 
     try:
-        find = source_class if isinstance(connector, Source) else destination_class
-        made = find(connector.plugin)(connector.settings)
-    except ConfigError:
+        cls: Any = (source_class if isinstance(connector, Source) else destination_class)(connector.plugin)
+        if named(cls.spec, connector.settings) and cls.owned is Owner.owned:
+            return  # Airflow is not asked for nothing
+        found = made(cls, connector.settings)
+    except ConduitError:
         return  # reported as a finding of its own
-    made.pipeline, made.connector = pipeline.id, connector.id
-    yield from dict.fromkeys(made.owned())
+    found.pipeline, found.connector = pipeline.id, connector.id
+    yield from dict.fromkeys(found.owned())
 
 
 def _clash(one: Declared, code: str, message: str, hint: str = "give each pipeline an id of its own") -> Finding:

@@ -15,6 +15,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "dead-letter-queue": model.DeadLetterKeys,
     "trigger": model.TriggerKeys,
     "delivery": model.DeliveryKeys,
+    "breaker": model.BreakerKeys,
     "micro-batch": model.MicroBatchKeys,
     "lag-budget": model.LagBudgetKeys,
     "spool": model.SpoolKeys,
@@ -22,6 +23,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "alerts": model.AlertKeys,
     "error-recovery": model.RecoveryKeys,
     "wake": model.WakeKeys,
+    "on-delivered": model.StepKeys,
 }
 
 
@@ -68,7 +70,7 @@ _HINTS = {
     "greater_than": "write more than {gt:g}",
     "less_than_equal": "write {le:g} or less",
 }
-"""What to write instead, by the kind of the error; its bound is filled in."""
+"""Advice on values to write instead, by the kind of the error; its bound is filled in."""
 
 
 def _hint_for_key(key: str, section: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from conduit_tasks.pipeline.guarantees import destination_edge, nack_window, source_edge, writes
 from conduit_tasks.pipeline.names import dag_id, resend_dag_id, safe_name
+from conduit_tasks.pipeline.parallel import one_task
 from conduit_tasks.record.units import format_duration, format_size
-from conduit_tasks.topology import Limits, Pipeline, Processor
+from conduit_tasks.topology import Destination, Limits, Pipeline, Processor
 
 
 def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
@@ -38,10 +39,14 @@ def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
         },
         "windows": {
             "before the fan-out": nack_window(pipeline.dead_letters),
-            **{d.node: nack_window(d.dead_letters) for d in pipeline.destinations},
+            **{d.node: nack_window(d.dead_letters, _tasks(d, classes[d.id])) for d in pipeline.destinations},
         },
         "notes": _notes(pipeline),
     }
+
+
+def _tasks(destination: Destination, connector: type | None) -> int:
+    return 1 if one_task(destination, connector) else destination.delivery.parallelism
 
 
 def explain_text(pipeline: Pipeline, *, connectors: bool = True) -> str:

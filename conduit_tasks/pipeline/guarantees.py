@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from conduit_tasks.pipeline.parallel import one_task
 from conduit_tasks.pipes.registry import PIPES
 from conduit_tasks.record.units import format_duration
 from conduit_tasks.topology import INDEX_PIPES, UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
@@ -95,7 +96,7 @@ def destination_edge(pipeline: Pipeline, destination: Destination, connector: ty
         source="pipeline",
         target=destination.node,
         guarantee=guarantee,
-        order=_order(destination),
+        order=_order(destination, connector),
         acked=f"{pipe.delivery} ({pipe.number}); survives {pipe.tolerates}; needs {pipe.needs}",
         duplicates=duplicates,
         dedupe=dedupe,
@@ -105,8 +106,8 @@ def destination_edge(pipeline: Pipeline, destination: Destination, connector: ty
     )
 
 
-def nack_window(queue: DeadLetterQueue) -> str:
-    """Describes the effect of a nack (C5, C6)."""
+def nack_window(queue: DeadLetterQueue, tasks: int = 1) -> str:
+    """Describes the effect of a nack (C5, C6). `tasks`: number of tasks that have a window each, at most."""
     where = {None: "the project's dead-letter store", "log": "the log only (dropped)"}.get(
         queue.plugin, f"the plugin {queue.plugin} and the project's dead-letter store"
     )
@@ -114,9 +115,10 @@ def nack_window(queue: DeadLetterQueue) -> str:
         return f"failed records go to {where}, without a limit"
     if queue.window_nack_threshold == 0:
         return "the first failed record stops the pipeline"
+    of_each = f" of one of up to {tasks} tasks" if tasks > 1 else ""
     return (
         f"failed records go to {where}; more than {queue.window_nack_threshold} among the last "
-        f"{queue.window_size} stop the pipeline"
+        f"{queue.window_size}{of_each} stop the pipeline"
     )
 
 
@@ -129,13 +131,24 @@ def writes(connector: type | None) -> str:
     return "batch" if issubclass(connector, BatchDestination) else "record"
 
 
-def _order(destination: Destination) -> str:
+def _order(destination: Destination, connector: type | None) -> str:
     delivery = destination.delivery
+    tasks = _tasks(destination, connector)
     if delivery.order_by == "none":
-        return "not kept: a record that is sent again may be overtaken"
+        return "not kept: a record that is sent again may be overtaken" + tasks
     if delivery.order_by == "key":
-        return "per key, in 64 lanes; free between keys"
-    return "per source partition, as the source gave them (C9)"
+        return "per key, in 64 lanes; free between keys" + tasks
+    return "per source partition, as the source gave them (C9)" + tasks
+
+
+def _tasks(destination: Destination, connector: type | None) -> str:
+    """Returns how many tasks deliver, if the file asks for several: none of them waits for another."""
+    most = destination.delivery.parallelism
+    if most == 1:
+        return ""
+    if why := one_task(destination, connector):
+        return f"; by one task, though parallelism is {most}: {why}"
+    return f"; by up to {most} tasks beside each other, a lane by one of them"
 
 
 def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
@@ -157,6 +170,8 @@ def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
         dedupe = "a receiver of this pipe drops repeated numbers (docs/pipes.md); ids do not change either (T8)"
     unconfirmed = f"{delivery.max_unconfirmed} unconfirmed record{'s' if delivery.max_unconfirmed > 1 else ''}"
     text = f"after a crash: at most {unconfirmed}, and up to {UNTOLD:,} whose answers the broker was not told yet"
+    if delivery.parallelism > 1 and not one_task(destination, connector):
+        text += f", of each of up to {delivery.parallelism} tasks"
     if delivery.retry:
         text += f"; a send that timed out after {format_duration(delivery.timeout)} but did arrive is repeated"
     return text, dedupe
@@ -189,6 +204,12 @@ def _failures(destination: Destination) -> str:
         parts.append("destination down: the cursor waits, nothing is dead-lettered")
     else:
         parts.append("destination down: its records become dead letters (T7)")
+    if delivery.breaker is not None:
+        b = delivery.breaker
+        parts.append(
+            f"{b.failures} failures in a row, over runs: nothing is sent for {format_duration(b.pause)}, twice as long "
+            f"each time up to {format_duration(b.pause_max)}, then one record is tried, once (breaker)"
+        )
     refused = "counts as delivered" if delivery.refused == "complete" else "is a nack"
     parts.append(f"an answer that a retry cannot improve {refused}")
     if delivery.park_keys:

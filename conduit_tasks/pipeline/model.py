@@ -28,6 +28,7 @@ from conduit_tasks.pipeline.values import (
     Settings,
     Size,
     as_list,
+    as_words,
 )
 from conduit_tasks.pipes import registry as pipes
 
@@ -92,13 +93,24 @@ class TriggerKeys(Keys):
     """CloudEvents subscriptions filters: exact, prefix, suffix, all, any, not, sql; all of the list must match."""
 
 
+class BreakerKeys(Keys):
+    """A circuit breaker: after failures in a row nothing is sent for a pause, and then one record is tried."""
+
+    failures: Annotated[int, Field(gt=0, le=1_000_000)] = 5
+    """Sends that fail in a row, over micro-batches and runs; one that goes well, or is refused, begins anew."""
+    pause: Annotated[Duration, Field(gt=0)] = 10.0
+    """The first pause; each further one in a row is twice as long. A longer `Retry-After` counts instead."""
+    pause_max: Annotated[Duration, Field(gt=0)] = 300.0
+    """The longest pause."""
+
+
 class DeliveryKeys(Keys):
     """Options of the delivery to a destination (SEMANTICS O, T9)."""
 
     pipe: Literal[PIPES] = "stream"  # type: ignore[valid-type]
     """The delivery discipline."""
     max_unconfirmed: Annotated[int, Field(gt=0, le=1_024)] = 1
-    """Sends in flight, per destination, 1,024 at most; 64 with `pipe: resend-multi`."""
+    """Sends in flight, per destination (with `parallelism`: per task), 1,024 at most; 64 with `pipe: resend-multi`."""
     order_by: Literal["partition", "key", "none"] = "partition"
     """Scope in which order is kept: all records of a source partition, the records of one key (64 lanes), or none;
     `none` with `pipe: resend-multi`."""
@@ -125,6 +137,11 @@ class DeliveryKeys(Keys):
     """Attempts without progress before the micro-batch is searched for the record at fault (C10)."""
     park_keys: bool = False
     """Whether later records of a key are parked after a dead letter of that key (X4)."""
+    breaker: BreakerKeys | None = None
+    """Circuit breaker of the destination; absent = none."""
+    parallelism: Annotated[int, Field(gt=0, le=64)] = 1
+    """Spark tasks that deliver one micro-batch to the destination side by side, 64 at most. Each sends the records of
+    its own keys, partitions, or stretches (`order-by`)."""
 
     def effective(self) -> DeliveryKeys:
         """Returns a copy with the defaults of the pipe for options that the file does not set."""
@@ -132,6 +149,16 @@ class DeliveryKeys(Keys):
         if self.guarantee == "at-most-once":
             said.pop("retry", None)
         return self.model_copy(update=said)
+
+
+class StepKeys(Keys):
+    """A step after a delivery: called for each micro-batch that the destination has confirmed, in order, at least once;
+    exactly one of the two."""
+
+    dag: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=250)] | None = None
+    """A DAG to trigger, with the micro-batch as its conf."""
+    call: str | None = None
+    """A function, `module:function`, that gets the micro-batch."""
 
 
 class ConnectorKeys(Keys):
@@ -160,6 +187,11 @@ class ConnectorKeys(Keys):
     """Destinations only: options of the delivery."""
     dead_letter_queue: DeadLetterKeys | None = None
     """Destinations only; absent = the pipeline's."""
+    asset: Annotated[list[str], BeforeValidator(as_words)] | None = None
+    """Airflow assets (a URI or a name, or a list): of a destination those that it writes, absent = made from its
+    settings, `[]` = none; of a source those that it reads, absent = none."""
+    on_delivered: StepKeys | None = None
+    """Destinations only: a step after each micro-batch that is delivered."""
     deadline: Annotated[Duration, Field(gt=0)] | None = None
     """Destinations only: age of the oldest unconfirmed record from which on the pipeline's `alerts` are called."""
 
@@ -267,7 +299,7 @@ class PipelineKeys(Keys):
     dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
     """Dead-letter queue of every destination without its own, and of records that fail before the fan-out."""
     schedule: str = "30s"
-    """Cron, an interval such as 30s, or @continuous."""
+    """Cron, an interval such as 30s, @continuous, or none: only others start it (`ConduitPipeline`, an API, `wake`)."""
     data_intervals: bool = False
     """Whether a scheduled run has the data interval from the scheduled time before to its own; otherwise only its own
     time."""

@@ -12,7 +12,7 @@ from conduit_tasks.topology import Node
 ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
 """Conduit's pattern of ids."""
 ID_LETTERS = "use 1 to 128 of the characters A-Z a-z 0-9 _ : . -"
-"""What an id is made of, in words."""
+"""Characters of an id, in words."""
 MAX_LENGTH = 250
 """Airflow's limit for `dag_id` and `task_id`."""
 

@@ -23,12 +23,16 @@ PRESETS = {
 }
 
 
+NOBODY_KNOWS = 3_600.0
+"""Seconds taken for the time between two runs that somebody else starts."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A parsed schedule. `seconds`: length of one interval (of a cron: between its next two fires); `cron`: the cron
     expression, presets resolved."""
 
-    kind: Literal["interval", "cron", "continuous"]
+    kind: Literal["interval", "cron", "continuous", "none"]
     seconds: float
     cron: str | None = None
 
@@ -39,11 +43,13 @@ def is_continuous(pipeline: Pipeline) -> bool:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Reads `*/5 * * * *`, `@hourly`, `30s` or `@continuous`. Raises ConfigError naming what is wrong.
+    """Reads `*/5 * * * *`, `@hourly`, `30s`, `@continuous` or `none`. Raises ConfigError naming what is wrong.
 
     `seconds` of `@continuous` is 60: the bound of a drain there (DESIGN "One run").
     """
     text = text.strip()
+    if text == "none":
+        return Schedule("none", NOBODY_KNOWS)
     if text == "@continuous":
         return Schedule("continuous", 60.0)
     if text.startswith("@") and text not in PRESETS:
@@ -54,7 +60,7 @@ def parse_schedule(text: str) -> Schedule:
         seconds = parse_duration(text)
     except ConfigError:
         raise ConfigError(
-            f"'{text}' is not a schedule; write cron such as '*/5 * * * *', an interval such as 30s, or @continuous"
+            f"'{text}' is not a schedule; write cron such as '*/5 * * * *', an interval such as 30s, @continuous, none"
         ) from None
     if seconds < 1:
         raise ConfigError(f"an interval of {text} is below a second; write @continuous to run without a pause")

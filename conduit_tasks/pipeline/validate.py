@@ -10,8 +10,9 @@ from typing import Any
 
 from conduit_tasks.connectors.plugins import KINDS, parse_plugin
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.assets import wrong
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
-from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys, StepKeys
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
 from conduit_tasks.record.fields import parse as field_reference
@@ -25,6 +26,7 @@ _DESTINATION_ONLY = {
     "delivery": "delivery",
     "dead_letter_queue": "dead-letter-queue",
     "deadline": "deadline",
+    "on_delivered": "on-delivered",
 }
 DEAD_LETTERS = ("dead-letter-queue", "processors")
 """Path of the processors of dead letters, below the pipeline or connector they belong to."""
@@ -54,7 +56,7 @@ def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
     for path, section in sections(keys, base):
         _check_unique([p.id for p in section], "processor", report, path)
         for n, processor in enumerate(section):
-            _check_plugin_reference(processor.plugin, report, (*path, n, "plugin"))
+            _check_plugin_reference(processor.plugin, report, (*path, n, "plugin"), connector=False)
     _check_run(keys, report, base)
     _check_dead_letters(keys.dead_letter_queue, report, (*base, "dead-letter-queue"))
     for n, connector in enumerate(keys.connectors):
@@ -67,6 +69,11 @@ def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
                 report.add(
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
+        if (step := connector.on_delivered) is not None:
+            _check_step(step, report, (*path, "on-delivered"))
+        for asset in connector.asset or ():
+            if said := wrong(asset):
+                report.add("E217", (*path, "asset"), said, "write for example s3://bucket/events, or a name")
         _check_durability(connector, keys.spool.path, report, path)
         check_delivery(connector, keys.dead_letter_queue, report, path)
         if connector.dead_letter_queue:
@@ -97,21 +104,21 @@ def _check_unique(ids: list[str], what: str, report: Findings, path: Path) -> No
         seen.add(id)
 
 
-def _check_plugin_reference(text: str, report: Findings, path: Path) -> None:
+def _check_plugin_reference(text: str, report: Findings, path: Path, *, connector: bool = True) -> None:
     reference = parse_plugin(text)
-    if reference.kind == "standalone":
+    if reference.kind == "standalone" and not connector:
         report.add(
             "E204",
             path,
-            f"'{text}': standalone plugins are programs for Conduit and cannot run here",
-            f"use a plugin of this project (builtin:{reference.name}, if there is one), any Spark format "
-            "(plugin: spark), or a Python package with the entry point conduit.connectors or conduit.processors",
+            f"'{text}': standalone processors are WebAssembly for Conduit and cannot run here",
+            f"use a processor of this project (builtin:{reference.name}, if there is one), `python`, or a Python "
+            "package with the entry point conduit.processors",
         )
     elif reference.kind not in ("", *KINDS):
         report.add("E204", path, f"'{reference.kind}:' is no kind of plugin", f"write builtin:{reference.name}")
     elif not reference.name:
         report.add("E102", path, "the plugin has no name", "write for example builtin:file")
-    elif reference.version not in ("", "latest"):
+    elif reference.version not in ("", "latest") and reference.kind != "standalone":
         report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
 
 
@@ -149,14 +156,22 @@ def _check_durability(connector: ConnectorKeys, spool: str | None, report: Findi
         )
 
 
+def _check_step(step: StepKeys, report: Findings, path: Path) -> None:
+    if (step.dag is None) == (step.call is None):
+        report.add("E102", path, "a step is one thing", "write dag: NAME, or call: module:function")
+    elif step.call is not None and not _CALL.fullmatch(step.call):
+        hint = "write module:function, for example include.steps:tell"
+        report.add("E212", (*path, "call"), f"'{step.call}' is not a function", hint)
+
+
 def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
     check_with(parse_schedule, keys.schedule, "E208", report, (*base, "schedule"))
-    if keys.replay_interval.strip() == "@continuous":
+    if keys.replay_interval.strip() in ("@continuous", "none"):
         report.add("E208", (*base, "replay-interval"), "a replay needs an interval", "write @daily, @hourly or cron")
     else:
         check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
-    if keys.data_intervals and keys.schedule.strip() == "@continuous":
-        report.add("E208", (*base, "data-intervals"), "@continuous has no intervals", "remove it, or write @hourly")
+    if keys.data_intervals and (schedule := keys.schedule.strip()) in ("@continuous", "none"):
+        report.add("E208", (*base, "data-intervals"), f"{schedule} has no intervals", "remove it, or write @hourly")
     _check_wake(keys, report, base)
     if keys.drain_limit is not None and keys.drain_limit <= 0:
         report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from conduit_tasks.connectors.capabilities import Watchable
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin_name
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.parallel import of_class
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
+from conduit_tasks.pipeline.validate_connection import with_connection
 from conduit_tasks.pipeline.validate_settings import check_settings
 from conduit_tasks.topology import INDEX_PIPES, Processor
 
@@ -67,9 +70,17 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
     called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
     for n, alert in enumerate(keys.alerts):
         called.append(((*base, "alerts", n, "notifier"), ":".join(alert.notifier.rsplit(".", 1))))
+    for n, connector in enumerate(keys.connectors):
+        if connector.on_delivered is not None and connector.on_delivered.call is not None:
+            called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
     for path, call in called:
         if not report.wrong(path):
-            check_with(lambda call, what=str(path[-3]): load_function(call, what), call, "E212", report, path)
+            check_with(partial(load_function, where=_key_of(path)), call, "E212", report, path)
+
+
+def _key_of(path: Path) -> str:
+    """Returns the nearest key above the last one: of `handlers[2].call` it is `handlers`."""
+    return next(str(part) for part in reversed(path[:-1]) if isinstance(part, str))
 
 
 def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Findings, path: Path) -> None:
@@ -86,7 +97,8 @@ def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Findings
 
 
 def _check_processor(processor: ProcessorKeys, report: Findings, path: Path, *, record_wise: bool) -> None:
-    from conduit_tasks.processors import registry, template
+    from conduit_tasks.processors import registry
+    from conduit_tasks.templates import template
 
     cls = _find(_Kind(registry.processor_class, registry.known), processor.plugin, report, path)
     if processor.condition:
@@ -120,17 +132,23 @@ def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], repo
     nothing."""
     cls = _find(kind, plugin, report, path)
     if cls:
-        check_settings(cls, settings, report, path, spec=cls.spec)
+        check_settings(cls, with_connection(cls.spec, settings, report, path), report, path, spec=cls.spec)
     return cls
 
 
 def _find(kind: _Kind, plugin: str, report: Findings, path: Path) -> Any:
-    name = parse_plugin(plugin).name
+    name = plugin_name(plugin)
     if report.wrong((*path, "plugin")):
         return None
     try:
-        return kind.find(name)
+        found = kind.find(name)
+        if is_standalone(plugin):
+            found.spec  # noqa: B018 - it is its program that has it
+        return found
     except UnknownPlugin as error:
+        if is_standalone(plugin):
+            report.add("E203", (*path, "plugin"), str(error))
+            return None
         known = kind.known()
         if name in known:
             report.add("E204", (*path, "plugin"), str(error))
@@ -171,6 +189,13 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             "holds across the crash of a machine only where Redis has `appendfsync always`: with everysec it may "
             "forget what was sent in its last second, which is then sent twice",
             "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
+        )
+    if delivery.parallelism > 1 and (why := of_class(cls, connector.settings)):
+        report.add(
+            "E211",
+            (*path, "delivery", "parallelism"),
+            f"one task delivers to '{connector.plugin}': {why}",
+            "remove parallelism; destinations beside each other have tasks of their own",
         )
     if batch_wise:
         check_batch_wise(delivery, connector.plugin, report, (*path, "delivery"))

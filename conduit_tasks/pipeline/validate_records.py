@@ -113,7 +113,7 @@ class _Trial:
         """Returns the records for which the condition holds; None if it can be evaluated for none."""
         if not processor.condition:
             return records
-        from conduit_tasks.processors import template
+        from conduit_tasks.templates import template
 
         self._unknown(processor.condition, records, (*place, "condition"))
         condition = template.compile(processor.condition).condition

@@ -61,6 +61,11 @@ def as_list(value: Any) -> Any:
     return [] if value is None else value
 
 
+def as_words(value: Any) -> Any:
+    """Returns a text alone as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
 Duration = Annotated[
     float,
     reads(parse_duration),

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError, Unwritable
-from conduit_tasks.processors import registry, template
+from conduit_tasks.processors import registry
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
 from conduit_tasks.processors.derived import Derived
 from conduit_tasks.processors.many import ManyProcessor, by_level
@@ -15,6 +15,7 @@ from conduit_tasks.processors.result import FILTERED, NACKED, Result
 from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.parts import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates import template
 from conduit_tasks.topology import Processor
 
 Condition = Callable[[Record], bool]

@@ -16,10 +16,10 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
-from conduit_tasks.processors.gotemplate.values import nested, plain_float
-from conduit_tasks.processors.template import FALSE, TRUE
 from conduit_tasks.record.cloudevents import rfc3339, unix_nanoseconds
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates.template import FALSE, TRUE
+from conduit_tasks.templates.values import nested, plain_float
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+")

@@ -11,9 +11,9 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference, reference
-from conduit_tasks.processors.gotemplate.values import nested
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates.values import nested
 
 
 class _FieldProcessor(RecordProcessor):

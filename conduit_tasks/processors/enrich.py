@@ -18,10 +18,10 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError, SourceError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference, reference
-from conduit_tasks.processors.gotemplate.values import nested
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, copy_data
 from conduit_tasks.settings import settings as installation
+from conduit_tasks.templates.values import nested
 
 Table = Mapping[str, dict[str, Any]]
 QUERY = 600.0

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.processors import template
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.record.fields import FieldRef, parse
 from conduit_tasks.record.parts import NOTHING
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates import template
 
 
 def reference(plugin: str, option: str, text: str) -> FieldRef:

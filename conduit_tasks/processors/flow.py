@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
-from conduit_tasks.processors import template
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.record.parts import NOTHING
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates import template
 
 
 class Filter(RecordProcessor):

@@ -41,7 +41,7 @@ class ManyProcessor(RecordProcessor):
 
 
 Row = list[Record] | Result
-"""What has become of one record so far: the records that go on, or a failure."""
+"""State of one record so far: the records that go on, or a failure."""
 
 Step = tuple[Any, RecordProcessor, str]
 """(condition, processor, id)."""

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.errors import ConfigError, RecordError
-from conduit_tasks.processors.gotemplate.values import nested
 from conduit_tasks.processors.http_calls import HttpProcessor
 from conduit_tasks.record import jsons
+from conduit_tasks.templates.values import nested
 
 CONNECTION = Option("connection", "Airflow connection (in the environment: AIRFLOW_CONN_…) whose password is the key")
 

@@ -1,4 +1,4 @@
-"""What becomes of a record in a chain."""
+"""Result of a chain for one record: it goes on, is filtered, or failed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def size(value: Any) -> tuple[int, int]:
 
 
 class Ways:
-    """How many ways a JSON Schema offers to look at a part of a value."""
+    """Number of ways that a JSON Schema offers to check a part of a value."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema

@@ -14,10 +14,10 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
-from conduit_tasks.processors.gotemplate.values import nested
 from conduit_tasks.record import jsons
 from conduit_tasks.record.fields import parse
 from conduit_tasks.record.record import OPERATIONS, Data, Record
+from conduit_tasks.templates.values import nested
 
 _FIELD = (Option("field", "where the wrapped record is", default=".Payload.After"),)
 _METADATA = parse(".Metadata")

@@ -15,10 +15,10 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.connectors.http.head import FRAMING
 from conduit_tasks.connectors.http.link_local import check_host
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.processors import template
 from conduit_tasks.processors.field import reference
 from conduit_tasks.processors.http_calls import BACKOFF, COMMON, HttpProcessor, backoff
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates import template
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADERS = "headers."

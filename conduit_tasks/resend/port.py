@@ -74,7 +74,7 @@ def send_again(
     run: str | None,
     processed: bool = False,
 ) -> DeliveryReport:
-    """Delivers a work as `micro_batch.sending.send` does, at least once where the destination says at most once."""
+    """Delivers a work as `micro_batch.sending.send` does, at least once also if the destination says at most once."""
     options = context.pipeline.destination(work.destination).delivery
     if options.guarantee == "at-most-once":
         # Records are sent again because an operator asks for it; their marks would overwrite those of live deliveries.

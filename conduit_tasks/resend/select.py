@@ -1,5 +1,5 @@
-"""What a resend sends to one destination: dead letters with what waits behind them (SEMANTICS X2, X4), or records of an
-interval: what it is missing, its dead letters, or all (X3)."""
+"""Selection of what a resend sends to one destination: dead letters with what waits behind them (SEMANTICS X2, X4), or
+records of an interval: what it is missing, its dead letters, or all (X3)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`, or plain Python if the
 environment names a Spark Connect server (`SPARK_REMOTE`).
 
-It reads, processes or delivers, one micro-batch after the other, until the run has drained. Arguments are ids only;
+It reads, processes or delivers, one micro-batch after the other, until the run has drained; small ones in a child
+process of its own. Arguments are ids only;
 everything else comes from the pipeline file and the broker.
 
 Exit codes: 0 done · 3 the destination is unavailable and waits, cursor unmoved · 4 the pipeline is stopped or
@@ -18,9 +19,8 @@ import sys
 import time
 from typing import Any
 
+from conduit_tasks.exit_codes import ENDED, HELD, STOPPED, WAITING
 from conduit_tasks.topology import Node
-
-WAITING, STOPPED, HELD = 3, 4, 5
 
 
 def event(name: str, **fields: Any) -> None:
@@ -44,19 +44,23 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.spark.installed import prefer_installed
 
     prefer_installed()
-    from conduit_tasks import errors, logs
+    from conduit_tasks import connections, errors, logs
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import halting
+    from conduit_tasks.micro_batch.handed import handing_over
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
-    from conduit_tasks.spark.ended import ENDED, ending_in_order
-    from conduit_tasks.spark.session import interrupt, lost, run_all, warm, work_for
+    from conduit_tasks.spark.ended import ending_in_order
+    from conduit_tasks.spark.local import WorkerLost
+    from conduit_tasks.spark.session import foresees, interrupt, lost, prepare, run_all, warm, work_for
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
     destination = options.node.id if options.node.kind == "destinations" else None
     logs.configure()
     work_for(options.pipeline, options.node)
+    connections.current()  # they leave the environment before anything else is started
+    prepare()
 
     def halt(why: str) -> None:
         event("stopped", reason=why, **where)
@@ -76,11 +80,12 @@ def main(argv: list[str] | None = None) -> int:
                 context,
                 options.node,
                 options.run,
-                run_all,
+                handing_over(context, options.node, run_all),
                 limit=options.drain_limit,
                 cleared=options.cleared,
                 progress=lambda **fields: event("progress", node=options.node, **fields),
                 warm=warm,
+                begin=foresees(),
             )
     except errors.Unavailable as error:
         event("waiting", reason=str(error), **where)
@@ -96,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
         return ENDED
     except Exception as error:
         # Not every call to Spark goes through our code, for example those of an SQL statement.
-        told = error if isinstance(error, errors.ConduitError) else lost(error)
+        told = error if isinstance(error, errors.ConduitError | WorkerLost) else lost(error)
         if told is None:
             raise
         event("failed", reason=str(told), error=type(told).__name__, **where)

@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from conduit_tasks.errors import Terminated
+from conduit_tasks.exit_codes import ENDED
 
 HALT = 10.0
 """Seconds in which cancelled tasks must have ended; Spark kills a Python worker after four."""
-ENDED = 143
-"""Exit code of a driver that was asked to end."""
 
 
 class _Halting:

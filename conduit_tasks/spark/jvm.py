@@ -3,7 +3,7 @@
 `spark-submit app.py` starts a JVM, which starts a Python. If the driver's process was forked from its task, the Python
 starts the JVM, as PySpark itself does outside of `spark-submit`: with `pyspark-shell` in place of an application,
 SparkSubmit writes the port at which it listens into a file, and ends when its standard input does, so with the driver,
-however that ends.
+however that ends. It is started when the first work for Spark is in sight, which may be never.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class _Jvm:
 
 
 _jvm: _Jvm | None = None
+_command: tuple[str, ...] | None = None
+"""Command line of a JVM that was not started yet."""
 
 
 @contextmanager
@@ -52,23 +54,44 @@ def told_in_folder() -> Iterator[dict[str, str]]:
         yield {SAID: str(Path(folder) / "said")}
 
 
-def begin(command: Sequence[str]) -> None:
-    """Starts the JVM with this process's output and its environment, which has SAID; `command` ends with SHELL, and
-    arguments that lists of processes show."""
-    global _jvm  # noqa: PLW0603 - one per process
+def prepare(command: Sequence[str]) -> None:
+    """Keeps the command line of this process's JVM until `begin`; it ends with SHELL, and arguments that lists of
+    processes show."""
+    global _command  # noqa: PLW0603 - one per process
+    _command = tuple(command)
+
+
+def prepared() -> bool:
+    """Returns whether there is a JVM that was not started yet."""
+    return _command is not None
+
+
+def begun() -> bool:
+    """Returns whether a JVM was started, and is not used yet."""
+    return _jvm is not None
+
+
+def begin() -> None:
+    """Starts the JVM that was prepared, with this process's output and its environment, which has SAID; does not wait
+    for it. Does nothing if none was prepared, or it was started before."""
+    global _jvm, _command
+    if _command is None:
+        return
     said = Path(os.environ[SAID])
     environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603 - that of a submit
-    _jvm = _Jvm(process, said)
+    process = subprocess.Popen(_command, stdin=subprocess.PIPE, env=environment)  # noqa: S603 - that of a submit
+    _jvm, _command = _Jvm(process, said), None
     atexit.register(_end, _jvm)
 
 
 def connect() -> None:
-    """Waits until the JVM listens, and passes port and secret to PySpark; does nothing if this process started none.
+    """Starts the JVM that was prepared, waits until it listens, and passes port and secret to PySpark; does nothing if
+    there is none.
 
     Raises Terminated; SparkLost if it does not listen in time; SystemExit with its exit code if it has ended.
     """
     global _jvm  # noqa: PLW0603
+    begin()
     if _jvm is None:
         return
     deadline = time.monotonic() + START
@@ -88,6 +111,8 @@ def connect() -> None:
 
 def _end(jvm: _Jvm) -> None:
     _quiet()
+    if jvm is _jvm:
+        jvm.process.kill()  # nobody has used it: it has nothing to end
     if jvm.process.stdin is not None:
         jvm.process.stdin.close()
     try:

@@ -1,26 +1,35 @@
 """Jobs of an application: its only interface to Spark.
 
-One small port has two implementations: a Spark context of this process's own (`plain`), or a Spark Connect server that
-runs already (`connect`), if the environment names one as Spark itself reads it (`SPARK_REMOTE=sc://host:port`).
+One small port has two implementations in Spark: a Spark context of this process's own (`plain`), or a Spark Connect
+server that runs already (`connect`), if the environment names one as Spark itself reads it
+(`SPARK_REMOTE=sc://host:port`). A third, without Spark, does what is small in a child process (`local`). So neither the
+JVM nor the session is asked for before some work needs it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from conduit_tasks import logs
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.halting import halting_worker
 from conduit_tasks.settings import Settings, settings
+from conduit_tasks.spark import jvm, local
 from conduit_tasks.spark.ended import job
 from conduit_tasks.spark.remote import REMOTE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from conduit_tasks.spark.local import LocalExecutors
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,6 +60,7 @@ class Executors(Protocol):
 
 
 _executors: Executors | None = None
+_local: LocalExecutors | None = None
 _about: tuple[str, str] = ("", "")
 
 
@@ -58,6 +68,26 @@ def work_for(pipeline: str, node: str) -> None:
     """Sets the pipeline and node of this process's jobs; called before the first one."""
     global _about  # noqa: PLW0603 - one node per process
     _about = (pipeline, node)
+
+
+def prepare() -> None:
+    """Prepares the child process that does small work, if the settings want one; otherwise begins Spark's start. To be
+    called while this process has one thread."""
+    global _local  # noqa: PLW0603 - one per process
+    if settings().small_records and settings().small_bytes:
+        _local = local.made()
+    if _local is None:
+        begin()
+
+
+def begin() -> None:
+    """Begins Spark's start, and does not wait for it: work that is not small is in sight."""
+    jvm.begin()
+
+
+def foresees() -> Callable[[], None] | None:
+    """Returns `begin` if that would start anything; None if not."""
+    return begin if jvm.prepared() else None
 
 
 def executors() -> Executors:
@@ -83,18 +113,35 @@ def session() -> SparkSession:
 
 def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     """Calls `function` with every piece, one Spark task each; returns the answers in order. [] for no pieces (no job is
-    started)."""
+    started). If the function says that its work is small (it has a `size`, see `micro_batch.size`), the application's
+    child process does it."""
     if not pieces:
         return []
     work = _InExecutor(settings(), function, logs.fields())
+    size = getattr(function, "size", None)
     with job():
+        if _local is not None and size is not None and size.small(len(pieces)):
+            _say("small work is done beside the driver, without Spark")
+            return _local.run_all(work, list(pieces))
+        if _local is not None:
+            _say("work that is not small is done in Spark")
         return executors().run_all(work, list(pieces))
 
 
+@cache
+def _say(how: str) -> None:
+    """Logs, once, where work is done."""
+    log.info(how)
+
+
 def warm() -> None:
-    """Runs a first job, see `Executors.warm`."""
+    """Makes ready what the first work needs: the child process; and Spark (see `Executors.warm`) if all work is done
+    there, at a Connect server, as that runs already, and if this process has begun its JVM."""
     with job():
-        executors().warm()
+        if _local is not None:
+            _local.warm()
+        if _local is None or os.environ.get(REMOTE) or jvm.begun():
+            executors().warm()
 
 
 def nothing(_: Any) -> None:
@@ -108,12 +155,15 @@ def lost(error: Exception) -> ConduitError | None:
 
 def close() -> bool:
     """Closes the executors, see `Executors.close`."""
+    if _local is not None:
+        _local.close()
     return _executors is not None and _executors.close()
 
 
 def halt(seconds: float) -> bool:
     """Cancels this process's jobs and waits `seconds` at most; returns whether nothing is at work any more."""
-    return _executors is None or _executors.halt(seconds)
+    here = _local is None or _local.halt(seconds)
+    return (_executors is None or _executors.halt(seconds)) and here
 
 
 def interrupt() -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.private import python_sockets
 from conduit_tasks.spark import cds
-from conduit_tasks.stack.layout import python_sockets
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 APPLICATION = Path(__file__).with_name("app.py")
@@ -32,6 +32,11 @@ _LAUNCHER_ONLY_CONF = (
 )
 _LAUNCHER_ONLY_ENV = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 """Settings that Spark's launcher turns into a class path; if one is set, the launcher is run (and no archive fits)."""
+
+
+ELSEWHERE = {"CONDUIT_SMALL_RECORDS": "0"}
+"""Settings of a driver whose executors are on other machines, unless the environment has others: they may reach what
+this machine does not, so small work is done there, too."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,14 @@ def _local_environment(home: Path, local: bool) -> dict[str, str]:
     }
     if local:
         env["SPARK_LOCAL_IP"] = "127.0.0.1"
+    else:
+        env |= elsewhere()
     return env
+
+
+def elsewhere() -> dict[str, str]:
+    """Returns ELSEWHERE, with what the environment says in its place."""
+    return {name: os.environ.get(name, value) for name, value in ELSEWHERE.items()}
 
 
 def _remote_environment() -> dict[str, str]:
@@ -173,5 +185,5 @@ def _remote_environment() -> dict[str, str]:
     from conduit_tasks.settings import Settings
 
     names = [f"CONDUIT_{name.upper()}" for name in Settings.model_fields] + ["CONDUIT_BATCH_BYTES"]
-    given = {name: os.environ[name] for name in names if name in os.environ}
+    given = {**ELSEWHERE, **{name: os.environ[name] for name in names if name in os.environ}}
     return {name: value for name, value in given.items() if "://" not in value or not any(c in value for c in "@?#")}

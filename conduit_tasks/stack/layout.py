@@ -2,54 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import tempfile
-import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conduit_tasks.errors import ConfigError
-from conduit_tasks.private import check_file, is_private
-
-SOCKET_LIMIT = 100
-"""Bytes at most of a socket's path; the limit of a Unix socket is 107."""
-
-
-def socket_in(folder: Path) -> Path:
-    """Returns the socket of a Redis with its data in `folder`: there, or below the temporary folder if that path is too
-    long for a socket."""
-    return _short(folder, "redis.sock") / "redis.sock"
-
-
-def python_sockets(home: Path) -> Path:
-    """Returns the folder of the sockets between a JVM and its Python workers on this machine. It is made for its owner
-    only, because anybody who reaches a socket could run any code in the worker. Raises ConfigError."""
-    folder = _short(home / ".conduit" / "python", f".{uuid.uuid4()}.sock")
-    make_private(folder)
-    return folder
-
-
-def _short(folder: Path, name: str) -> Path:
-    """Returns the folder, or one in the temporary folder if the path of a socket of this name would be too long."""
-    if len(os.fsencode(folder / name)) <= SOCKET_LIMIT:
-        return folder
-    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"conduit-{digest}"
-
-
-def make_private(folder: Path) -> None:
-    """Makes the folder, for its owner only. Raises ConfigError if it exists and somebody else owns it or can write in
-    it: in the temporary folder anybody could have made it, and then listen at the socket of Redis."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not is_private(folder, folder=True):
-        raise ConfigError(
-            f"{folder} is not a folder that only this user writes (mode 0700, user {os.geteuid()}): somebody else may "
-            "have made it. Remove it, or set TMPDIR to a folder of your own"
-        )
-    folder.chmod(0o700)
+from conduit_tasks.private import check_file, make_private, socket_in
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ FIRST = 12_000
 """Lowest port that is tried."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOW = 32_768
-"""Where the kernel's own range begins, if it does not say."""
+"""First port of the kernel's own range, if it does not say."""
 _dice = random.SystemRandom()
 """Not the shared generator: processes that begin with the same seed would draw the same ports."""
 

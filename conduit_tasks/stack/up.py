@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from conduit_tasks.cli.starter import FILES
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
 from conduit_tasks.stack import connect, gateway, processes, redis
@@ -18,6 +17,7 @@ from conduit_tasks.stack.environment import CONN, POOL, component_environment, l
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.ports import free_port
 from conduit_tasks.stack.processes import StackError
+from conduit_tasks.stack.starter import FILES
 from conduit_tasks.waits import lock
 
 COMPONENTS = {

@@ -1,4 +1,4 @@
-"""What a history leaves behind, as anybody can see it: destinations, dead letters, sources."""
+"""Traces that a history leaves behind, as anybody can see them: destinations, dead letters, sources."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Ask:
 
 
 class Resent:
-    """What replays of `all` were to send, per destination: (run, token of what was prepared) → rows of each event.
+    """Rows that replays of `all` were to send, per destination: (run, token of what was prepared) → rows of each event.
 
     `whole`: those that ended well; `apart`: destinations that were sent an interval which does not begin with the
     first event, so that later events may have come first."""

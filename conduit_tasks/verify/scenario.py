@@ -95,6 +95,8 @@ class Scenario:
     """Limit of records that are sent again under one lease."""
     parks: bool = False
     """Whether keys are parked behind dead letters."""
+    tasks: int = 1
+    """Tasks that deliver a micro-batch to `web`, at most."""
     theme: str = ""
     """Theme of the seed (`themes`); empty: everything as it is drawn."""
     text: str = ""
@@ -233,6 +235,8 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
     scenario.theme = theme_of(seed)
     if scenario.theme:
         THEMES[scenario.theme](scenario, Random(f"theme {seed}"))
+    if not scenario.parks:
+        scenario.tasks = Random(f"tasks {seed}").choice([1, 1, 2, 3, 4])
     _events(scenario, random, events * scenario.more)
     scenario.text = text_of(scenario)
     return scenario

@@ -86,7 +86,7 @@ def text_of(s: Scenario) -> str:
         "        type: destination",
         f"        plugin: {PLUGIN}",
         f"        delivery: {{timeout: {TIMEOUT:g}s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}"
-        f"{', park-keys: true' if s.parks else ''}}}",
+        f"{', park-keys: true' if s.parks else ''}{f', parallelism: {s.tasks}' if s.tasks > 1 else ''}}}",
         "      - id: table",
         "        type: destination",
         "        plugin: sql",

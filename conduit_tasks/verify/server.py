@@ -17,7 +17,7 @@ import redis
 
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.parent import end_with_parent
-from conduit_tasks.stack.layout import make_private, socket_in
+from conduit_tasks.private import make_private, socket_in
 from conduit_tasks.stack.redis import binary
 
 

@@ -25,11 +25,11 @@ from conduit_tasks.micro_batch import (  # noqa: F401
     node,
     plan,
     process,
-    progress,
     read,
     wake,
     work,
 )
+from conduit_tasks.operate import status as _status  # noqa: F401
 from conduit_tasks.resend import before_fan_out, prepare, redrive
 from conduit_tasks.settings import settings
 from conduit_tasks.verify import deadly, receiver, tasks
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 def set_up(history: History) -> Iterator[None]:
     """Puts the product into the world and watches it; gives the history its pipeline and its operator."""
     from conduit_tasks.delivery import record_wise
+    from conduit_tasks.micro_batch import dividing
     from conduit_tasks.pipeline.load import get_pipeline
 
     world, scenario = history.world, history.scenario
@@ -73,6 +74,7 @@ def set_up(history: History) -> Iterator[None]:
             stack.enter_context(patch.object(module, "CHUNK", scenario.portion))
         limit = replace(prepare.LIMIT, records=scenario.portion)
         stack.enter_context(patch.object(prepare, "LIMIT", limit))
+        stack.enter_context(patch.object(dividing, "LEAST", 1))
         stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
         _connected(history, stack)

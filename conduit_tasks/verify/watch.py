@@ -43,7 +43,7 @@ class Watch:
         self.guards = Guards(scenario.seed, found, raw, lambda: world.redis_full)
         self._looked = 0
         self._index: dict[tuple[str, str], int] = {}
-        self._voted: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._voted: dict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
@@ -213,11 +213,13 @@ class Watch:
             self.found.broken(f"Invariant 3: micro-batch {m} numbers {partition[0]} from {at}, {due} was next")
         self._index[partition] = at + count
 
-    def _voting(self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, **__: Any) -> None:
+    def _voting(
+        self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, *, shard: int = 0, **__: Any
+    ) -> None:
         at = first
         for kind, count in votes:
             if kind == "n":
-                self._voted[destination, m].update(range(at, at + count))
+                self._voted[destination, m].update((shard, n) for n in range(at, at + count))
             at += count
 
     def _storing(self, store: Any, letters: Sequence[Any]) -> None:

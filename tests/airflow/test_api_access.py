@@ -15,7 +15,7 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
 ) -> None:
     airflow.methods = ("GET",)
     assert api.get("/v1/pipelines/p").status_code == 200
-    for change in ("start", "stop", "dead-letters/redrive", "replay"):
+    for change in ("start", "stop", "dead-letters/redrive", "replay", "issues/0123456789ab"):
         assert api.post(f"/v1/pipelines/p/{change}", json={}, headers=ASK).status_code == 403
     assert api.put("/v1/pipelines/p/positions", json={"source": "in"}, headers=ASK).status_code == 403
     airflow.hidden = ("p",)
@@ -24,6 +24,8 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
         "/topology",
         "/micro-batches",
         "/dead-letters",
+        "/issues",
+        "/series",
         "/positions",
         "/error",
         "/destinations",
@@ -41,9 +43,9 @@ def test_records_and_what_targets_answered_are_shown_to_who_may_read_logs(
     api: Any, airflow: Airflow, delivered: None
 ) -> None:
     airflow.logs = False
-    for path in ("", "/topology", "/micro-batches", "/positions", "/error", "/destinations"):
+    for path in ("", "/topology", "/micro-batches", "/positions", "/error", "/destinations", "/series"):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 200, path
-    for path in ("/ledger", "/records/abcdef0123/history", "/dead-letters", "/dead-letters/web/0/1/1/0"):
+    for path in ("/ledger", "/records/abcdef0123/history", "/dead-letters", "/dead-letters/web/0/1/1/0", "/issues"):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 403, path
     assert "/v1/pipelines/{pipeline_id}/ledger" in api.get("/openapi.json").json()["paths"]
 
@@ -73,7 +75,8 @@ def test_nobody_who_is_not_signed_in_gets_anything(home: Path) -> None:
     with TestClient(app) as client:
         for route in app.openapi()["paths"]:
             for method in app.openapi()["paths"][route]:
-                said = client.request(method, route.replace("{record_id}", "abcdef0123"), headers=ASK, json={})
+                url = route.replace("{record_id}", "abcdef0123").replace("{issue_id}", "0123456789ab")
+                said = client.request(method, url, headers=ASK, json={})
                 assert said.status_code in (401, 422), route
                 assert said.status_code == 401 or "{" in route
         for page in ("", "conduit.js"):
@@ -108,7 +111,7 @@ def test_the_pages_run_nothing_but_their_own_script(api: Any) -> None:
 def test_every_change_needs_a_word_that_no_other_site_can_send(api: Any, delivered: None) -> None:
     paths = api.get("/openapi.json").json()["paths"]
     changes = [(method, path) for path, of in paths.items() for method in of if method != "get"]
-    assert len(changes) == 5
+    assert len(changes) == 6
     for method, path in changes:
         said = api.request(method, path.replace("{pipeline_id}", "p"), json={})
         assert (said.status_code, "X-Conduit-Request" in said.text) == (403, True), path

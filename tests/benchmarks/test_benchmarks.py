@@ -37,6 +37,11 @@ def check_http(facts: dict[str, Any]) -> None:
     assert facts["delivered"] == facts["distinct"] == EVENTS
 
 
+def check_tasks(facts: dict[str, Any]) -> None:
+    assert facts["events"] == EVENTS
+    assert facts["state"] <= 64_000
+
+
 def check_kafka(facts: dict[str, Any]) -> None:
     assert facts["arrived.at-least-once"] == facts["arrived.effectively-once"] == EVENTS
 

@@ -123,6 +123,7 @@ def test_what_was_matched_is_never_completed_without_a_delivery_whatever_the_cal
             "destination": keys.destination("x"),
             "micro_batch": keys.micro_batch(m),
             "lease": keys.lease("destinations.x"),
+            "series": keys.series("x"),
         },
         m=m,
         token=feed.lease("x").token,

@@ -281,7 +281,7 @@ def test_a_dead_attempt_is_waited_for_no_longer_where_the_servers_clock_went_bac
 
     def attempt(nonce: str) -> list[Any]:
         keys = {"lease": key, "pipeline": broker.keys.pipeline, "destination": broker.keys.destination("x")}
-        return broker.access.run(scripts.ATTEMPT, keys, token=lease.token, nonce=nonce, grace=0)
+        return broker.access.run(scripts.ATTEMPT, keys, token=lease.token, shard="", nonce=nonce, grace=0)
 
     attempt("first")
     ahead = int(broker.access.hash(key)["attempt_until"]) + 3_600_000_000

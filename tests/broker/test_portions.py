@@ -213,7 +213,8 @@ def rebuilt(broker: Broker) -> Rebuilt:
 
 def everything(broker: Broker) -> dict[str, dict[str, str]]:
     keys = list(broker.redis.scan_iter("*", count=1000, _type="hash"))
-    keys = [k for k in keys if ":lease:" not in k and k != broker.keys.pipeline]
+    # The rolling series stay as they are: no decision depends on them.
+    keys = [k for k in keys if ":lease:" not in k and ":series:" not in k and k != broker.keys.pipeline]
     return dict(zip(keys, broker.access.read(*(("HGETALL", k) for k in keys))))
 
 

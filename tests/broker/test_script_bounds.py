@@ -34,6 +34,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
     ("commit_ack", "HGETALL"): "an intent: at most acks.PARTS parts",
     ("share", "HGETALL"): "members and partitions of one topic",
     ("turn", "HGETALL"): "replays that are under way",
+    ("start", "HKEYS"): "a nack window: three fields for each of 64 shards",
     ("renew", "unpack"): "three fields",
     ("stage", "unpack"): "nodes of the pipeline file",
     ("ingest_add", "unpack"): "lanes that are given up at a time",
@@ -41,6 +42,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
     **dict.fromkeys((("matched", "decode"), ("complete", "decode")), "the same"),
     **dict.fromkeys((("seal", "decode"), ("stage", "decode")), "nodes of the file, slices of one source (plan.SLICES)"),
     ("restage", "decode"): "the same",
+    ("trip", "decode"): "one breaker: seven short texts",
 }
 """What a script takes as a whole, and why that is bounded."""
 

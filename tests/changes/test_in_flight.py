@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.errors import Outdated
-from conduit_tasks.micro_batch.acks import ack, collect
+from conduit_tasks.micro_batch.collection import collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.source_ack import ack
 from conduit_tasks.pipeline.load import get_pipeline
 from tests.changes.parts import TRIGGER, deliver, destination, file_of, read, write
 from tests.faults.parts import account

@@ -17,8 +17,8 @@ from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.delivery import watchdog
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.isolated import ChildDied, in_child
-from conduit_tasks.delivery.watchdog import GAVE_UP
 from conduit_tasks.errors import Unavailable
+from conduit_tasks.exit_codes import WAITING
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Tape, Target, work_of
@@ -40,7 +40,7 @@ def given_up(folder: Path, deliver_to: Callable[[FakePort], Any]) -> str:
     """Why the process of this delivery was ended."""
     port = Ended(10, list(range(10)))
     port.note = folder / "why"
-    with pytest.raises(ChildDied, match=f"exit code {GAVE_UP}"):
+    with pytest.raises(ChildDied, match=f"exit code {WAITING}"):
         in_child(lambda: deliver_to(port) and None)
     return port.note.read_text()
 

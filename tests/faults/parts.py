@@ -20,12 +20,14 @@ import httpx
 
 import conduit_tasks.spark.app
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch.progress import snapshot
+from conduit_tasks.operate.status import snapshot
 from conduit_tasks.stack.ports import free_port
 from tests.jvm import quick_options
 from tests.micro_batch.harness import run_once
 
 ROOT = Path(__file__).parents[2]
+SMALL = {"CONDUIT_SMALL_RECORDS": "20000", "JAVA_HOME": "/nowhere"}
+"""The environment of an application that does small work in its child process, and has no Java for anything else."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For httpx, which else reads the authorities of the machine at each request: 40 ms of CPU, while it is waited for."""
 
@@ -112,7 +114,8 @@ class Receiver:
 
 @dataclass
 class Application:
-    """The Spark application of one node, in a session of its own, as Airflow's worker starts it."""
+    """The Spark application of one node, in a session of its own, as Airflow's worker starts it. Its work is done in
+    Spark, however small it is, unless `environment` says otherwise (SMALL)."""
 
     folder: Path
     pipeline: str
@@ -131,6 +134,7 @@ class Application:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": str(ROOT),
+            "CONDUIT_SMALL_RECORDS": "0",
             **self.environment,
         }
         command = [sys.executable, conduit_tasks.spark.app.__file__]

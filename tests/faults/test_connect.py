@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from conduit_tasks.exit_codes import ENDED, HELD
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
-from conduit_tasks.spark.app import HELD
 from conduit_tasks.spark.connect import ConnectExecutors
 from conduit_tasks.spark.daemon import FIRST
-from conduit_tasks.spark.ended import ENDED
 from conduit_tasks.topology import UNTOLD
 from conduit_tasks.waits import still_running
 from tests.conftest import ConnectServer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.delivery.isolated import ChildDied, in_child
-from tests.faults.parts import Application, account, dead_letters, drive, events
+from tests.faults.parts import SMALL, Application, account, dead_letters, drive, events
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
 
 PIPELINE = """
@@ -82,8 +82,9 @@ def test_a_record_that_kills_its_worker_is_dead_lettered_after_three_attempts_an
 
 
 @pytest.mark.proves("C10")
-def test_a_spark_worker_killed_by_a_record_fails_its_application_and_the_next_one_finds_it(
-    home: Path, applications: Callable[..., Application]
+@pytest.mark.parametrize("how", [{}, SMALL], ids=["in Spark", "small"])
+def test_a_worker_killed_by_a_record_fails_its_application_and_the_next_one_finds_it(
+    how: dict[str, str], home: Path, applications: Callable[..., Application]
 ) -> None:
     # Given a sealed micro-batch with two deadly records, and one attempt allowed
     node = "destinations.file"
@@ -97,7 +98,7 @@ def test_a_spark_worker_killed_by_a_record_fails_its_application_and_the_next_on
     with opened("p", "r") as context:
         read_source(context, "in", here, 5.0)
     # When the real application runs twice
-    codes = [applications("p", node, run).wait() for run in ("first", "second")]
+    codes = [applications("p", node, run, how).wait() for run in ("first", "second")]
     # Then the first failed, which Airflow retries, and the second delivered the rest
     assert codes == [1, 0]
     run_once("p")

@@ -16,7 +16,7 @@ from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import forget
 from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import hold
-from tests.faults.parts import Application, Receiver, account, drive, events, table, until
+from tests.faults.parts import SMALL, Application, Receiver, account, drive, events, table, until
 from tests.micro_batch.harness import here, lines, payloads, state, write_pipeline
 
 COUNT, IN_FLIGHT = 1_500, 16
@@ -100,9 +100,17 @@ CASES: dict[str, tuple[str, Callable[[], None], Moment, float]] = {
 
 
 @pytest.mark.proves("C9", "C10", "C11", "C12", "T1", "T4", "I2", "I3", "I10")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [
+        *((case, {}) for case in CASES),
+        *((case, SMALL) for case in ("the source at once", "the processors", "HTTP in the middle", "the file later")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "small" if value else "in Spark",
+)
 def test_a_killed_application_loses_nothing_and_the_next_run_goes_on(
     case: str,
+    how: dict[str, str],
     home: Path,
     receiver: Receiver,
     applications: Callable[..., Application],
@@ -119,7 +127,7 @@ def test_a_killed_application_loses_nothing_and_the_next_run_goes_on(
     before()
     # When its application is killed at that moment, in the middle of its work
     hold().touch()
-    application = applications("p", node)
+    application = applications("p", node, environment=how)
     until(lambda: moment(home, receiver) or application.process.poll() is not None, case)
     time.sleep(later)
     application.kill()

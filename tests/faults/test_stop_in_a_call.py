@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conduit_tasks.airflow.tasks import STOPPED
 from conduit_tasks.connectors import registry
+from conduit_tasks.exit_codes import STOPPED
 from conduit_tasks.micro_batch import read
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run

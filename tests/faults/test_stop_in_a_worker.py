@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conduit_tasks.exit_codes import STOPPED
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.spark.app import STOPPED
 from conduit_tasks.waits import still_running
-from tests.faults.parts import Application, events, until
+from tests.faults.parts import SMALL, Application, events, until
 from tests.micro_batch.harness import here, state, write_pipeline
 
 PIPELINE = """
@@ -37,12 +37,21 @@ SOON = 240.0
 
 @pytest.mark.proves("C16")
 @pytest.mark.parametrize(
-    ("node", "mode"), [("sources.in", "connect"), ("destinations.to", "connect"), ("destinations.to", "plain")]
+    ("node", "mode"),
+    [
+        ("sources.in", "connect"),
+        ("destinations.to", "connect"),
+        ("destinations.to", "plain"),
+        ("sources.in", "small"),
+        ("destinations.to", "small"),
+    ],
 )
 def test_a_forceful_stop_ends_a_worker_that_hangs(
     node: str, mode: str, home: Path, applications: Callable[..., Application], request: pytest.FixtureRequest
 ) -> None:
-    environment = request.getfixturevalue("connect_server").environment if mode == "connect" else {}
+    environment = SMALL if mode == "small" else {}
+    if mode == "connect":
+        environment = request.getfixturevalue("connect_server").environment
     # Given a node whose worker hangs in the user's code
     said = home / "pid"
     (home / "include").mkdir(exist_ok=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.exit_codes import STOPPED
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.spark.app import STOPPED
 from tests.faults.parts import ROOT, events
 from tests.micro_batch.harness import here, state, write_pipeline
 

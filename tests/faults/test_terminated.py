@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.exit_codes import ENDED
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.spark.ended import ENDED
 from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import held, hold
-from tests.faults.parts import ROOT, Application, Receiver, drive, events, until
+from tests.faults.parts import ROOT, SMALL, Application, Receiver, drive, events, until
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
 from tests.micro_batch.harness import payloads, state, write_pipeline
 
 
 @pytest.mark.proves("C10", "C15", "C9")
+@pytest.mark.parametrize("how", [{}, SMALL], ids=["in Spark", "small"])
 @pytest.mark.parametrize("node", ["sources.in", "destinations.web"])
 def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be_gone_on_with(
-    node: str, home: Path, receiver: Receiver, applications: Callable[..., Application]
+    node: str, how: dict[str, str], home: Path, receiver: Receiver, applications: Callable[..., Application]
 ) -> None:
     # Given a driver in the middle of its work
     rows = events(home / "data", COUNT)
@@ -32,7 +33,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     if node == "destinations.web":
         until_sealed()
     hold().touch()
-    application = applications("p", node, "app", patient(home))
+    application = applications("p", node, "app", {**patient(home), **how})
     at_work = held().exists if node == "sources.in" else lambda: receiver.accepted() >= 50
     until(lambda: at_work() or application.process.poll() is not None, node)
     # When it alone is asked to end

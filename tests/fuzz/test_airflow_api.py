@@ -26,6 +26,8 @@ SOUND: dict[str, Any] = {
     "ordinal": 0, "record_id": "abcdef0123", "name": "conduit.js", "source": "in", "tokens": {PART: {"offset": 0}},
     "forget": [], "dry_run": True, "classes": ["http 400"], "keys": [], "micro_batches": [1], "ids": [], "from": TIME,
     "to": "2030-01-01", "destinations": ["web"], "what": "all", "force": True, "deadline": 1,
+    "seconds": 600, "attention": True, "sort": "attention", "state": "open", "issue_id": "0123456789ab",
+    "issue": "0123456789ab", "issues": [],
 }  # fmt: skip
 """Parameter, or field of a body → a value that is right; every one that a route has is here."""
 TIMES = [

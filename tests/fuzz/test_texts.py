@@ -15,11 +15,11 @@ from conduit_tasks.filters import compile_filters
 from conduit_tasks.patterns import compiled
 from conduit_tasks.pipeline.load import load_file
 from conduit_tasks.pipeline.schedule import parse_schedule
-from conduit_tasks.processors import template
-from conduit_tasks.processors.gotemplate.functions import FUNCTIONS
 from conduit_tasks.record import fields, units
 from conduit_tasks.record.cloudevents import unix_nanoseconds, view
 from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.templates import template
+from conduit_tasks.templates.functions import FUNCTIONS
 from tests.fuzz.hostile import DEPTHS, NUMBERS, TEXT, damaged, ending, fuzzed, json_like, near
 
 ORIGIN = Origin("p", "in", "", {"opencdc.readAt": "1700000000000000000"})

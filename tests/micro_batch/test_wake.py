@@ -11,7 +11,7 @@ import pytest
 
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.micro_batch import wake
-from conduit_tasks.micro_batch.wake import LEFT, LONGEST, Look, Pace, Watch
+from conduit_tasks.micro_batch.wake import LEFT, LONGEST, Look, WakePace, Watch
 from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_once, run_until_quiet, state, write_pipeline
 
@@ -38,7 +38,7 @@ NEWS, NOTHING = Look(("web",)), Look()
 
 
 def test_news_wake_at_once_and_again_only_after_the_pause() -> None:
-    pace = Pace(10)
+    pace = WakePace(10)
     assert pace.wake(NOTHING, 0) == ""
     assert pace.wake(NEWS, 1) == "new in web"
     # When a run has read it and there is more at once, the pause is kept
@@ -47,14 +47,14 @@ def test_news_wake_at_once_and_again_only_after_the_pause() -> None:
 
 
 def test_after_a_quiet_time_news_wake_at_once_again() -> None:
-    pace = Pace(10)
+    pace = WakePace(10)
     assert pace.wake(NEWS, 0)
     assert pace.wake(NOTHING, 2) == ""
     assert pace.wake(Look(("web", "disk"), progress=(1,)), 11) == "new in web, disk"
 
 
 def test_a_wake_up_that_is_lost_comes_again_and_ever_more_rarely_while_nothing_comes_of_it() -> None:
-    pace, woken = Pace(10), []
+    pace, woken = WakePace(10), []
     for second in range(2000):
         if pace.wake(NEWS, second):
             woken.append(second)
@@ -65,17 +65,17 @@ def test_a_wake_up_that_is_lost_comes_again_and_ever_more_rarely_while_nothing_c
 
 
 def test_a_storm_of_news_is_a_wake_up_per_pause_at_most() -> None:
-    pace = Pace(10)
+    pace = WakePace(10)
     woken = [t for t in range(1000) if pace.wake(Look(("web",), progress=(t,)), t)]
     assert len(woken) == 100
 
 
 def test_what_is_left_over_wakes_when_nobody_works_on_it_any_more() -> None:
-    pace = Pace(10)
+    pace = WakePace(10)
     left = Look(left=True, progress=(1,))
     assert [t for t in range(200) if pace.wake(left, t)] == [LEFT, 2 * LEFT, 3 * LEFT]
     # While it moves nobody is woken
-    pace = Pace(10)
+    pace = WakePace(10)
     assert [t for t in range(200) if pace.wake(Look(left=True, progress=(t // 50,)), t)] == []
 
 
@@ -210,7 +210,7 @@ def test_a_pipeline_that_runs_without_a_pause_is_woken_where_no_run_is_under_way
         assert not watch.look().over
         monkeypatch.setattr(wake, "OVER", 0.0)
         assert watch.look().over
-        assert Pace(10).wake(watch.look(), 0) == "no run is under way"
+        assert WakePace(10).wake(watch.look(), 0) == "no run is under way"
         broker.runs.begin("one", None, 0, lasts=True)
         before = watch.look().progress
         # Its tasks are on their way

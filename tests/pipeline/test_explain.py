@@ -45,6 +45,26 @@ def test_a_lag_budget_above_one_micro_batch_is_said_to_give_up_one_in_flight(fil
 
 
 @pytest.mark.proves("C10")
+def test_tasks_beside_each_other_are_told_with_what_they_do_to_order_window_and_repeats(files: Files) -> None:
+    keys = "delivery: {parallelism: 4, order-by: key, max-unconfirmed: 8}"
+    queue = "dead-letter-queue: {window-size: 100, window-nack-threshold: 5}"
+    text = files.with_pipeline(destination=f"{keys}\n{queue}")
+    http = text.replace(
+        "plugin: file\n        settings: {path: out.txt}", "plugin: http\n        settings: {url: 'http://h/'}"
+    )
+    about = explain(files.load(http).pipelines[0])
+    edge = about["edges"][-1]
+    assert edge["order"].endswith("by up to 4 tasks beside each other, a lane by one of them")
+    assert "at most 8 unconfirmed records, and up to 2,000" in edge["duplicates"]
+    assert edge["duplicates"].endswith("of each of up to 4 tasks")
+    [window] = [said for node, said in about["windows"].items() if node.startswith("destinations.")]
+    assert "more than 5 among the last 100 of one of up to 4 tasks stop" in window
+    # One that has one task says why, and nothing else of it.
+    about = explain(files.load(text).pipelines[0])
+    assert "by one task, though parallelism is 4: the connector writes in one place" in about["edges"][-1]["order"]
+    assert "tasks" not in about["windows"][about["edges"][-1]["target"]]
+
+
 def test_dropping_is_said_to_lower_the_guarantee(files: Files) -> None:
     text = files.with_pipeline("dead-letter-queue: {plugin: builtin:log, window-size: 0}")
     about = explain(files.load(text).pipelines[0], connectors=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from conduit_tasks.pipeline.explain import explain_text
 from conduit_tasks.pipes import PIPES
-from conduit_tasks.topology import Delivery
+from conduit_tasks.topology import Breaker, Delivery
 from tests.pipeline.conftest import Files
 from tests.pipeline.test_validate import DESTINATION_LINE, Only
 
@@ -23,6 +24,17 @@ from tests.pipeline.test_validate import DESTINATION_LINE, Only
         ("delivery: {guarantee: at-most-once, on-unavailable: wait}", "E209", "cannot wait for a destination"),
         ("processors: [{id: a, plugin: split}]\ndelivery: {pipe: monotonic}", "E209", "makes several of one"),
         ("delivery: {order-by: key, max-unconfirmed: 65}", "W202", "64 lanes"),
+        ("delivery: {guarantee: at-most-once, breaker: {}}", "E209", "remove breaker"),
+        ("delivery: {breaker: {pause: 1m, pause-max: 30s}}", "E103", "pause-max is below pause"),
+        ("delivery: {breaker: {failures: 0}}", "E103", "write more than 0"),
+        ("delivery: {breaker: {pause: 0s}}", "E103", "write more than 0"),
+        ("delivery: {breaker: {faliures: 2}}", "E101", "did you mean 'failures'"),
+        ("delivery: {breaker: 5}", "E103", "write a map"),
+        (
+            "delivery: {on-unavailable: dead-letter, retry: 2, breaker: {failures: 4}}",
+            "W202",
+            "write 3 or less, or a larger retry",
+        ),
         ("delivery: {backoff-delay: 1s}", "W202", "add retry"),
         ("delivery: {rate-limit: 0/s}", "E103", "is not a rate"),
         ("delivery: {backoff-delay: -1s}", "E103", "is not a duration"),
@@ -40,6 +52,21 @@ from tests.pipeline.test_validate import DESTINATION_LINE, Only
         ("delivery: {max-unconfirmed: 8}", "W202", "order-by: key for 64 lanes"),
         ("delivery: {retries: 3}", "E101", "did you mean 'retry'?"),
         ("ack-on: stored", "E107", "belongs to a source"),
+        ("delivery: {parallelism: 2, pipe: resend}", "E209", "has one record on its way in all"),
+        ("delivery: {parallelism: 2, pipe: sequential, retry: 5}", "E209", "write pipe: stream or resend-multi"),
+        ("delivery: {parallelism: 2, pipe: continuous}", "E209", "its numbers have one sender"),
+        ("delivery: {parallelism: 2, guarantee: at-most-once}", "E209", "one mark of how far sending has come"),
+        ("delivery: {parallelism: 2, guarantee: effectively-once}", "E209", "write guarantee: at-least-once"),
+        ("delivery: {parallelism: 2, order-by: key, park-keys: true}", "E209", "remove parallelism or park-keys"),
+        ("delivery: {parallelism: 2, breaker: {}}", "E209", "remove parallelism or breaker"),
+        (
+            "delivery: {parallelism: 2, order-by: key}\n"
+            "processors: [{id: a, plugin: field.set, settings: {field: .Key, value: x}}]",
+            "E209",
+            "may change the key",
+        ),
+        ("delivery: {parallelism: 0}", "E103", "more than 0"),
+        ("delivery: {parallelism: 65}", "E103", "64"),
     ],
 )
 def test_contradictory_delivery_options_are_found(only: Only, files: Files, keys: str, code: str, says: str) -> None:
@@ -152,6 +179,32 @@ def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
     assert refused == said.get((plugin, guarantee), [])
 
 
+@pytest.mark.parametrize(
+    ("plugin", "settings", "says"),
+    [
+        ("file", "{path: o}", "writes in one place"),
+        ("s3", "{bucket: b}", "writes in one place"),
+        ("log", "{}", "writes in one place"),
+        ("sql", "{url: 'sqlite:///o.db', table: t}", "SQLite has one writer"),
+        ("sql", "{url: 'postgresql://h/d', table: t}", ""),
+        ("postgres", "{url: 'postgresql://h/d', table: t}", ""),
+        ("kafka", "{servers: 'h:9092', topic: t}", ""),
+        ("redis", "{url: 'redis://h', stream: s}", ""),
+        ("http", "{url: 'http://localhost/'}", ""),
+        ("sqs", "{queue: q}", ""),
+    ],
+)
+def test_several_tasks_are_taken_by_destinations_that_can_have_them(
+    files: Files, plugin: str, settings: str, says: str
+) -> None:
+    text = files.with_pipeline(destination="delivery: {parallelism: 4}").replace(
+        "plugin: file\n        settings: {path: out.txt}", f"plugin: {plugin}\n        settings: {settings}"
+    )
+    found = files.load(text, plugins=True).findings
+    assert [f.code for f in found] == (["E211"] if says else [])
+    assert says in (found[0].message if found else "")
+
+
 @pytest.mark.proves("B8", "T7")
 def test_at_most_once_does_not_wait_for_a_destination_that_is_down(files: Files) -> None:
     result = files.load(files.with_pipeline(destination="delivery: {guarantee: at-most-once}"))
@@ -223,3 +276,13 @@ def test_a_journal_does_not_go_with_a_pipe(files: Files) -> None:
     text = files.with_pipeline(source="durability: spool").replace("plugin: file", "plugin: gateway", 1)
     text = text.replace("{path: in.txt}", "{auth: none, pipe: continuous}")
     assert [f.code for f in files.load(text).errors] == ["E209"]
+
+
+def test_a_breaker_has_defaults_and_is_explained(files: Files) -> None:
+    text = files.with_pipeline(destination="delivery: {retry: 2, retry-after-max: 90s, breaker: {failures: 7}}")
+    found = files.load(text)
+    assert found.findings == []
+    [pipeline] = found.pipelines
+    assert pipeline.destinations[0].delivery.breaker == Breaker(7, 10.0, 300.0, 90.0)
+    said = explain_text(pipeline)
+    assert "7 failures in a row, over runs: nothing is sent for 10s, twice as long each time up to 5m" in said

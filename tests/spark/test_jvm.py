@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -30,13 +31,17 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], jv
     monkeypatch.setenv(jvm.SAID, str(tmp_path / "said"))
     monkeypatch.setattr(ended, "_halting", ended._Halting())
     monkeypatch.setattr(jvm, "_jvm", None)
+    monkeypatch.setattr(jvm, "_command", None)
     monkeypatch.setattr(jvm.atexit, "register", lambda *_: None)
     monkeypatch.setattr(jvm, "_quiet", lambda: None)  # this process goes on
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
         monkeypatch.setenv(name, "")
 
     def begin(program: str) -> jvm._Jvm:
-        jvm.begin([sys.executable, "-c", program, jvm.SHELL])
+        jvm.prepare([sys.executable, "-c", program, jvm.SHELL])
+        assert jvm.prepared()
+        jvm.begin()
+        assert not jvm.prepared()
         assert jvm._jvm is not None
         return jvm._jvm
 
@@ -84,8 +89,24 @@ def test_a_driver_that_is_asked_to_end_does_not_wait_for_it(start: Callable[[str
     ended._halting.thread.start()
     with pytest.raises(Terminated):
         jvm.connect()
+    # And nobody waits for the end of one that nobody has used
     jvm._end(begun)
-    assert begun.process.returncode == 0
+    assert begun.process.returncode == -signal.SIGKILL
+
+
+def test_one_that_was_prepared_is_started_by_the_first_who_needs_it(
+    start: Callable[[str], jvm._Jvm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[jvm._Jvm] = []
+    monkeypatch.setattr(jvm.atexit, "register", lambda _, one: begun.append(one))
+    program = LISTEN.format(over=str(tmp_path / "over"))
+    jvm.prepare([sys.executable, "-c", program, jvm.SHELL])
+    assert begun == []
+    jvm.connect()
+    assert os.environ["PYSPARK_GATEWAY_PORT"] == "4711"
+    assert not jvm.prepared()
+    jvm._end(begun[0])
+    assert begun[0].process.returncode == 0
 
 
 def test_a_process_that_began_none_is_left_to_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

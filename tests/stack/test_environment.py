@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.cli.starter import FILES
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack import connect, sqlite
 from conduit_tasks.stack.environment import ARGS, CONN, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State
+from conduit_tasks.stack.starter import FILES
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -3,121 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.stack.conftest import PATIENCE, Stack, until
+from tests.browser import browser, tab_of
+from tests.stack.conftest import PATIENCE, Stack
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
-PICTURES = "CONDUIT_TEST_PICTURES"
-"""Set, the pictures of the documents are taken again."""
+__all__ = ["browser"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
-
-
-class NotAnswered(Exception):
-    """What a tab says where it cannot do what it is asked."""
-
-
-class Tab:
-    """One tab, driven by the DevTools protocol."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket, self._number = socket, 0
-
-    async def call(self, method: str, **params: Any) -> dict[str, Any]:
-        self._number += 1
-        await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        while True:
-            said = json.loads((await self._socket.receive(timeout=240)).data)
-            if said.get("id") == self._number:
-                if "error" in said:
-                    raise NotAnswered(said)
-                found: dict[str, Any] = said["result"]
-                return found
-
-    async def js(self, code: str) -> Any:
-        said = await self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
-        return said["result"].get("value")
-
-    async def until(self, code: str, seconds: float = 240.0) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            # Between two documents nothing can be asked.
-            with suppress(NotAnswered):
-                if await self.js(f"Boolean({code})"):
-                    return
-                shown = await self.js("document.body?.innerText")
-                assert time.monotonic() < deadline, f"not in time: {code}; shown: {shown}"
-            assert time.monotonic() < deadline + 60, f"nobody answers {code}"
-            await asyncio.sleep(0.1)
-
-    async def key(self, key: str, code: int, text: str = "") -> None:
-        about = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
-        await self.call("Input.dispatchKeyEvent", type="keyUp", **about)
-
-    async def picture(self, name: str) -> None:
-        if os.environ.get(PICTURES):
-            found = await self.call("Page.captureScreenshot", format="png")
-            (IMAGES / f"{name}.png").write_bytes(base64.b64decode(found["data"]))
-
-
-@pytest.fixture
-def browser() -> Iterator[str]:
-    """The address of a Chromium's DevTools."""
-    program = shutil.which("chromium")
-    assert program, "Chromium is missing: run scripts/env.sh --tests as root, or apt-get install chromium"
-    profile = tempfile.mkdtemp(prefix="conduit-chromium-")
-    process = subprocess.Popen(
-        [
-            *(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-            *("--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=1280,800", "about:blank"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        said = Path(profile) / "DevToolsActivePort"
-        until(lambda: said.exists() and "\n" in said.read_text())
-        yield f"http://127.0.0.1:{said.read_text().split()[0]}"
-    finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(profile, ignore_errors=True)
-
-
-@asynccontextmanager
-async def tab_of(browser: str, token: str, url: str) -> AsyncIterator[Tab]:
-    """Its tab, signed in to Airflow."""
-    async with aiohttp.ClientSession() as session:
-        deadline, tabs = time.monotonic() + 240.0, list[dict[str, Any]]()
-        while not tabs:  # it answers before it has opened its first one
-            assert time.monotonic() < deadline, "no tab"
-            await asyncio.sleep(0.05)
-            async with session.get(f"{browser}/json") as answer:
-                tabs = [t for t in await answer.json(content_type=None) if t["type"] == "page"]
-        async with session.ws_connect(tabs[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-            tab = Tab(socket)
-            for domain in ("Page", "Runtime", "Network"):
-                await tab.call(f"{domain}.enable")
-            await tab.call("Network.setCookie", name="_token", value=token, url=url)
-            yield tab
 
 
 @dataclass

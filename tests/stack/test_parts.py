@@ -18,9 +18,10 @@ import redis as client
 
 from conduit_tasks.broker.connection import check_durability
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.private import socket_in
 from conduit_tasks.stack import processes, redis
 from conduit_tasks.stack.down import down
-from conduit_tasks.stack.layout import Layout, Process, State, socket_in
+from conduit_tasks.stack.layout import Layout, Process, State
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.stack.up import end_left_behind
 from conduit_tasks.verify.server import own_redis

@@ -37,13 +37,13 @@ MODULES = [
     ),
     Mutant(
         "commit_ack before the source is told",
-        "micro_batch/acks.py",
+        "micro_batch/source_ack.py",
         {
             "                began = time.monotonic()\n": "                began = time.monotonic()\n                context.broker.acks.commit(source_id, due, lease.token, {})\n",
             "            context.broker.acks.commit(source_id, due, lease.token, took)\n": "",
         },
     ),
-    Mutant("collection beyond proven", "micro_batch/acks.py", {"due[: proven(context, due)]": "due"}, "collect"),
+    Mutant("collection beyond proven", "micro_batch/collection.py", {"due[: proven(context, due)]": "due"}, "collect"),
     Mutant(
         "a spool file collected too early",
         "broker/collection.py",
@@ -51,7 +51,7 @@ MODULES = [
         "collect",
         Mutant(
             "",
-            "micro_batch/acks.py",
+            "micro_batch/collection.py",
             {"due[: proven(context, due)]": "due"},
             also=lua("", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
         ),
@@ -59,7 +59,7 @@ MODULES = [
     ),
     Mutant(
         "ack before the last destination",
-        "micro_batch/acks.py",
+        "micro_batch/source_ack.py",
         {
             "    destinations = [d.id for d in context.pipeline.destinations]\n    given": "    destinations = [d.id for d in context.pipeline.destinations][:-1]\n    given"
         },

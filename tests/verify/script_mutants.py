@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.verify.mutant import Mutant, lua
 
-HELD = "  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then"
+HELD = "  if (held[1] ~= token and held[3] ~= token and not held[4]) or not held[2] or held[2] == '' then"
 NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
 ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease, A.token)"
 KEPT = "  if found[2] == '1' and A.lasts == '1' then redis.call('RENAME', K.under_way, K.before) end"

@@ -15,12 +15,12 @@ from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import Fenced
 from conduit_tasks.micro_batch import seal
-from conduit_tasks.micro_batch.acks import ack
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.source_ack import ack
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool import durable

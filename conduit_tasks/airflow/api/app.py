@@ -9,7 +9,18 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from conduit_tasks.airflow.api import access, dead_letters, door, files, overview, pipelines, problems, replays
+from conduit_tasks.airflow.api import (
+    access,
+    dead_letters,
+    door,
+    files,
+    issues,
+    overview,
+    pipelines,
+    problems,
+    replays,
+    series,
+)
 from conduit_tasks.pipeline.names import dag_id
 
 POLICY = (
@@ -17,11 +28,12 @@ POLICY = (
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
 """Policy for browsers: our own files only, in frames of Airflow only. Records with markup are shown as text anyway."""
+_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_FOLDER = resources.files("conduit_tasks.airflow") / "pages"
 _PAGES = {
-    "conduit.js": "text/javascript; charset=utf-8",
-    "drawing.js": "text/javascript; charset=utf-8",
-    "replays.js": "text/javascript; charset=utf-8",
-    "conduit.css": "text/css; charset=utf-8",
+    file.name: _TYPES[file.name[file.name.rindex(".") :]]
+    for file in _FOLDER.iterdir()
+    if file.name.endswith(tuple(_TYPES))
 }
 
 app = FastAPI(
@@ -36,7 +48,9 @@ app = FastAPI(
 problems.install(app)
 app.include_router(pipelines.router)
 app.include_router(dead_letters.router)
+app.include_router(issues.router)
 app.include_router(replays.router)
+app.include_router(series.router)
 app.add_middleware(door.Bounded)
 
 
@@ -80,4 +94,4 @@ def part(_: GetUserDep, name: str) -> Response:
 
 
 def _text(name: str) -> bytes:
-    return (resources.files("conduit_tasks.airflow") / "pages" / name).read_bytes()
+    return (_FOLDER / name).read_bytes()

@@ -8,7 +8,6 @@ import uuid
 from collections import Counter
 from typing import Annotated, Any
 
-import orjson
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from pydantic import Field
@@ -19,6 +18,7 @@ from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.airflow.api.runs import start
 from conduit_tasks.airflow.resend import DEAD_LETTERS
+from conduit_tasks.dead_letters.issues import issue_of, key_text
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import DeadLetterStore, Rows, row_key
@@ -49,6 +49,7 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
     since: Annotated[Time | None, Query(description="Only of then or later; UTC where it names no zone.")] = None,
     until: Annotated[Time | None, Query(description="Only of before then.")] = None,
     key: Annotated[str | None, Query(max_length=4_096, description="Only with this key.")] = None,
+    issue: Annotated[str | None, Query(max_length=64, description="Only of this issue.")] = None,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
@@ -56,12 +57,13 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
     single dead letter has its record."""
     rows = [
         row
-        for row in _rows(pipeline)
+        for row in open_rows(pipeline)
         if (destination is None or row["destination"] == destination)
         and (error_class is None or row["error_class"] == error_class)
         and (since is None or row["at"] >= since)
         and (until is None or row["at"] < until)
         and (key is None or row["key"] == key)
+        and (issue is None or issue_of(row) == issue)
     ]
     classes = Counter(row["error_class"] for row in rows)
     return {**page(rows[offset:][:limit], len(rows), offset, limit), "classes": classes}
@@ -79,6 +81,7 @@ class Redrive(Body):
     keys: list[str] = Field([], max_length=1_000)
     micro_batches: list[Number] = Field([], max_length=1_000)
     ids: list[str] = Field([], max_length=1_000)
+    issues: list[str] = Field([], max_length=100)
 
 
 @router.post("/redrive", dependencies=[Depends(same_site)])
@@ -96,6 +99,7 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
         tuple(body.keys),
         tuple(body.micro_batches),
         tuple(body.ids),
+        tuple(body.issues),
     )
     with opened(pipeline, "look") as context:
         found, cannot = shares(context, chosen)
@@ -118,6 +122,7 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
         "keys": body.keys,
         "micro-batches": body.micro_batches,
         "ids": body.ids,
+        "issues": body.issues,
     }
     start(said["dag_id"], said["run_id"], str(user.get_name()), conf)
     return said
@@ -143,7 +148,7 @@ def show_dead_letter(  # noqa: PLR0917 - what names a letter
     raise HTTPException(404, f"no such dead letter of {destination}; it may have been sent again: list them again")
 
 
-def _rows(pipeline: Pipeline) -> Rows:
+def open_rows(pipeline: Pipeline) -> Rows:
     """Returns the letters of a pipeline without their records, read again when the index's counts have changed or after
     `FRESH` seconds."""
     global _known  # noqa: PLW0603 - the last one looked at: a page asks again every few seconds
@@ -154,7 +159,7 @@ def _rows(pipeline: Pipeline) -> Rows:
         if _known is None or _known[0] != about or time.monotonic() - _known[1] > FRESH:
             began = time.monotonic()
             found = _open(pipeline)
-            rows = [{**{name: row[name] for name in LISTED}, "key": _key(row["record"])} for row in found]
+            rows = [{**{name: row[name] for name in LISTED}, "key": key_text(row["record"]["key"])} for row in found]
             _known = (about, began, rows)
         return _known[2]
 
@@ -165,8 +170,3 @@ def _open(pipeline: Pipeline, destination: str | None = None) -> Rows:
     store, marks = DeadLetterStore(root, pipeline.id), Marks(root, pipeline.id)
     settled = {name: marks.read(name) for name in store.destinations()}
     return [row for row in store.list(destination) if row_key(row) not in settled[row["destination"]]]
-
-
-def _key(record: dict[str, Any]) -> str | None:
-    key = record["key"]
-    return key if key is None or isinstance(key, str) else orjson.dumps(key).decode()

@@ -1,19 +1,22 @@
-"""Answers of the API about a pipeline: the CLI's `snapshot`, with lag in seconds, leases and the graph."""
+"""Answers of the API about a pipeline: the CLI's `snapshot`, with leases and the graph."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.progress import describe
+from conduit_tasks.metrics.curves import sums
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.operate.status import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline
 
 if TYPE_CHECKING:
+    from conduit_tasks.broker.glances import Glance
     from conduit_tasks.broker.state import MicroBatch
 
 
@@ -41,40 +44,80 @@ def exposed(pipelines: Sequence[Pipeline]) -> bytes:
 
 
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
-    """Returns one row per pipeline: status, first error, sealed micro-batches and the backlog of the slowest
-    destination."""
-    out = []
+    """Returns one row per pipeline: status, first error, since when, sealed micro-batches, the lag of the slowest
+    destination, and the records sealed in each five minutes of the last two hours."""
+    from conduit_tasks.broker.glances import glances
+
     with brokers() as broker_of:
-        for pipeline in pipelines:
-            broker = broker_of(pipeline.id)
-            status = broker.lifecycle.status()
-            sealed, *cursors = broker.deliveries.cursors([d.id for d in pipeline.destinations])
-            out.append(
-                {
-                    "id": pipeline.id,
-                    "dag_id": dag_id(pipeline.id),
-                    "description": pipeline.description,
-                    "schedule": pipeline.schedule,
-                    "status": status.status,
-                    "error": asdict(status.error) if status.error else None,
-                    "sources": [s.id for s in pipeline.sources],
-                    "destinations": [d.id for d in pipeline.destinations],
-                    "sealed": sealed,
-                    "behind": sealed - min(cursors, default=sealed),
-                    "dead": sum(broker.dead_letters.count(id) for id in ["", *(d.id for d in pipeline.destinations)]),
-                }
-            )
-    return out
+        redis = broker_of("").redis
+        return [_row(pipeline, seen) for pipeline, seen in zip(pipelines, glances(redis, pipelines))]
+
+
+def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
+    ages = {d.id: max(0.0, seen.at - d.waits_since) for d in seen.destinations if d.waits_since is not None}
+    deadlines = {d.id: d.deadline for d in pipeline.destinations if d.deadline is not None}
+    late = [id for id, age in ages.items() if age > deadlines.get(id, float("inf"))]
+    stopped = [d.id for d in seen.destinations if d.status == "stopped"]
+    dead = seen.dead + sum(d.dead for d in seen.destinations)
+    confirmed = [d.confirmed_at for d in seen.destinations if d.confirmed_at is not None]
+    since = seen.error.at if seen.error else seen.at - max(ages.values()) if ages else max(confirmed, default=None)
+    return {
+        "id": pipeline.id,
+        "dag_id": dag_id(pipeline.id),
+        "description": pipeline.description,
+        "schedule": pipeline.schedule,
+        "status": seen.status,
+        "error": asdict(seen.error) if seen.error else None,
+        "sources": [s.id for s in pipeline.sources],
+        "destinations": [d.id for d in pipeline.destinations],
+        "sealed": seen.sealed,
+        "behind": max((d.behind for d in seen.destinations), default=0),
+        "age": round(max(ages.values(), default=0.0), 3),
+        "deadline": min(deadlines.values(), default=None),
+        "late": late,
+        "stopped": stopped,
+        "dead": dead,
+        "since": since,
+        "attention": _attention(seen, late=bool(late), stopped=bool(stopped), dead=bool(dead)),
+        "recent": _recent(seen),
+    }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what all these rows have together."""
+    return {
+        "at": time.time(),
+        "pipelines": len(rows),
+        "attention": sum(1 for row in rows if row["attention"]),
+        "recent": [sum(each) for each in zip(*(row["recent"] for row in rows))],
+    }
+
+
+def _attention(seen: Glance, *, late: bool, stopped: bool, dead: bool) -> int:
+    """Returns how much a pipeline needs somebody, the higher the more; 0: nobody."""
+    if seen.status == "degraded":
+        return 5
+    if late or stopped:
+        return 4
+    if seen.status == "recovering":
+        return 3
+    return 2 if dead else 1 if seen.status != "running" else 0
+
+
+def _recent(seen: Glance) -> list[int]:
+    step = 300
+    last = int(seen.at) // step * step
+    times = list(range(last - 23 * step, last + step, step))
+    return [figures.get("read", 0) for figures in sums(seen.series, times, step)]
 
 
 def details(pipeline: Pipeline) -> dict[str, Any]:
     """Returns everything that the broker knows of one pipeline."""
     with opened(pipeline, "status") as context:
         found = describe(context)
-        broker, now = context.broker, context.broker.access.now()
+        broker = context.broker
         for about in found["destinations"]:
             node = Node.destination(about["id"])
-            about["lag"] = _lag(context, about["id"], now)
             about["lease_for"] = round(broker.leases.held_for(node), 3)
             about["task_id"] = task_id(node)
         for about in found["sources"]:
@@ -84,7 +127,6 @@ def details(pipeline: Pipeline) -> dict[str, Any]:
             "dag_id": dag_id(pipeline.id),
             "description": pipeline.description,
             "schedule": pipeline.schedule,
-            "at": now,
         }
 
 
@@ -111,20 +153,24 @@ def topology(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, list[dict[str, Any]]]:
-    """Returns the number of micro-batches ever opened, and one page of them, newest first; collected ones have the
-    state "collected"."""
+def micro_batches(
+    pipeline: Pipeline, offset: int, limit: int, until: float | None = None
+) -> tuple[int, list[dict[str, Any]]]:
+    """Returns the number of micro-batches ever opened (`until`: up to this time), and one page of them, newest first;
+    collected ones have the state "collected"."""
     with opened(pipeline, "status") as context:
         broker = context.broker
         unsealed = broker.micro_batches.unsealed()
         newest = max(broker.micro_batches.latest_sealed(), unsealed.number if unsealed else 0)
+        if until is not None:
+            newest = _opened_by(broker, newest, until)
         states = {d.id: broker.deliveries.get(d.id) for d in pipeline.destinations}
         out: list[dict[str, Any]] = []
         for number in range(newest - offset, max(0, newest - offset - limit), -1):
             found = broker.micro_batches.find(number)
             deliveries = {}
             for id, state in states.items():
-                confirmed = state.confirmed.count if number == state.cursor + 1 else 0
+                confirmed = state.confirmed_records if number == state.cursor + 1 else 0
                 done = number <= state.cursor
                 deliveries[id] = {
                     "delivered": done,
@@ -133,6 +179,19 @@ def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, lis
                 }
             out.append({**_micro_batch(number, found), "destinations": deliveries})
         return newest, out
+
+
+def _opened_by(broker: Any, newest: int, until: float) -> int:
+    """Returns the number of the last micro-batch opened by this time; of collected ones nobody knows when that was."""
+    low, high = broker.access.numbers("collected")[0], newest
+    while low < high:
+        middle = (low + high + 1) // 2
+        at = broker.access.field(broker.keys.micro_batch(middle), "opened_at")
+        if at is None or int(at) / 1e6 <= until:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
@@ -147,19 +206,6 @@ def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
         "bytes": found.bytes,
         "missing": found.missing if found.state == "open" else [],
         "config": found.config,
-    }
-
-
-def _lag(context: Context, id: str, now: float) -> dict[str, Any]:
-    """Returns the sealed records that one destination has not confirmed; those it has confirmed of a micro-batch under
-    way are subtracted."""
-    backlog = context.broker.deliveries.backlog([id])
-    confirmed = context.broker.deliveries.get(id).confirmed.count
-    return {
-        "micro_batches": backlog.micro_batches,
-        "records": max(0, backlog.records - confirmed),
-        "bytes": backlog.bytes,
-        "age": round(backlog.age(now), 3),
     }
 
 

@@ -15,7 +15,7 @@ from conduit_tasks.airflow.api.door import Body, Number, Time
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.micro_batch import control, positions
+from conduit_tasks.operate import control, positions
 from conduit_tasks.pipeline.names import dag_id
 
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])
@@ -61,20 +61,29 @@ def list_pipelines(  # noqa: PLR0917 - its filters
     q: Annotated[str, Query(max_length=128, description="Part of the id.")] = "",
     status: Annotated[Status | None, Query(description="Only with this status.")] = None,
     dag: Annotated[str | None, Query(max_length=250, description="Only the one with this DAG.")] = None,
+    attention: Annotated[bool, Query(description="Only those that need somebody.")] = False,
+    sort: Annotated[Literal["id", "attention"], Query(description="By id, or what needs somebody first.")] = "id",
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Lists the pipelines that this user may see, in the order of their ids, with status and first error."""
+    """Lists the pipelines that this user may see, with status, first error, lag and what was read in each five minutes
+    of the last two hours; filtered or sorted by more than the id, with a `summary` of all of them.
+
+    What needs somebody, in this order: degraded; late (`deadline`), or a destination stopped; recovering; with dead
+    letters; stopped."""
     seen = visible(user)
     found = [
         p for p in pipelines() if dag_id(p.id) in seen and q.lower() in p.id.lower() and dag in (None, dag_id(p.id))
     ]
-    if status is None:
-        rows, total = overview.rows(found[offset : offset + limit]), len(found)
+    if status is None and not attention and sort == "id":
+        rows, total, summary = overview.rows(found[offset : offset + limit]), len(found), None
     else:
-        all_rows = [row for row in overview.rows(found) if row["status"] == status]
-        rows, total = all_rows[offset : offset + limit], len(all_rows)
-    return page([show(row["id"], row) for row in rows], total, offset, limit)
+        whole = overview.rows(found)
+        every = [row for row in whole if status in (None, row["status"]) and (row["attention"] or not attention)]
+        if sort == "attention":
+            every.sort(key=lambda row: (-row["attention"], -row["age"], row["id"]))
+        rows, total, summary = every[offset : offset + limit], len(every), overview.summary(whole)
+    return {**page([show(row["id"], row) for row in rows], total, offset, limit), "summary": summary}
 
 
 @router.get("/{pipeline_id}")
@@ -131,9 +140,14 @@ def show_destination(
 
 
 @router.get("/{pipeline_id}/micro-batches")
-def list_micro_batches(pipeline: Seen, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
+def list_micro_batches(
+    pipeline: Seen,
+    until: Annotated[Time | None, Query(description="Only those opened up to then.")] = None,
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> dict[str, Any]:
     """Lists micro-batches, newest first, with their delivery per destination."""
-    total, items = overview.micro_batches(pipeline, offset, limit)
+    total, items = overview.micro_batches(pipeline, offset, limit, None if until is None else until.timestamp())
     return page(items, total, offset, limit)
 
 

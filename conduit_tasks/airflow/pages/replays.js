@@ -1,8 +1,11 @@
 // The form that replays an interval, and what became of the last ones. A run of Airflow reads and sends.
+import { ask, of } from "./ask.js";
+import { head, said } from "./head.js";
+import { count, el, outward, table } from "./parts.js";
 
 const given = {}; // by pipeline: what stands in the form, which is drawn again with every look
 
-export async function replays(r, { el, ask, of, head, table, count, outward, said }) {
+export async function replays(r) {
   const [graph, found] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "replays"))]);
   const words = (given[r.id] ??= { from: "", to: "", what: "missing", destinations: [] });
   const form = el("form", { class: "head", id: "f-replay", onsubmit: (event) => { event.preventDefault(); send(false); }, oninput: () => {

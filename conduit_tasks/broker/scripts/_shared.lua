@@ -13,7 +13,7 @@ local function text(n) return string.format('%.0f', n) end
 
 local function number(s) return tonumber(s or '0') or 0 end
 
--- When something ends that was to last `ttl` at most: where the server's clock went back since, not later than from now on.
+-- When something ends that was to last `ttl` at most: if the server's clock went back since, not later than from now on.
 local function within(till, now, ttl)
   return math.min(number(till), now + number(ttl))
 end
@@ -31,21 +31,22 @@ local function halted(pipeline, destination)
   end
 end
 
--- Invariant 4: only the newest token's holder goes on, or the newest attempt of its executors; expiry alone does not fence
--- where nobody took over.
+-- Invariant 4: only the newest token's holder goes on, or the newest attempt of its executors (at a shard: the newest one at
+-- that shard); expiry alone does not fence if nobody took over.
 local function fenced(lease, token)
-  local held = redis.call('HMGET', lease, 'token', 'owner', 'attempt')
-  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then
+  local held = redis.call('HMGET', lease, 'token', 'owner', 'attempt', 'shard:' .. token)
+  if (held[1] ~= token and held[3] ~= token and not held[4]) or not held[2] or held[2] == '' then
     return {'fenced', held[1] or '', held[2] or ''}
   end
 end
 
 -- `token`: of who speaks; a driver's word keeps no attempt alive.
 local function renew(lease, token)
-  local l = redis.call('HMGET', lease, 'ttl', 'attempt')
+  local l = redis.call('HMGET', lease, 'ttl', 'attempt', 'shard:' .. token)
   local lives = text(now_us() + number(l[1]))
   redis.call('HSET', lease, 'until', lives)
   if l[2] == token then redis.call('HSET', lease, 'attempt_until', lives) end
+  if l[3] then redis.call('HSET', lease, 'attempt_until:' .. l[3], lives) end
 end
 
 -- What every change under a lease begins with: nil (the lease is renewed), or the answer to return.
@@ -95,14 +96,68 @@ local function count(destination, counts)
   end
 end
 
--- Takes a destination's word, with its own state where that says one. `words` counts them: a mark in the spool that counts more
+-- Rolling series (broker/series.py reads them): seconds of a bucket, buckets of a stretch of time, stretches that are kept. A
+-- field holds a stretch, `<stretch>;<bucket><letter><number>...;...`, and is taken for a later one again: so many and no more.
+local WIDTHS = {{10, 60, 13}, {300, 48, 85}}
+
+-- Writes a bucket that is over, behind those before it. `sums`: letter -> number, and `at`: the bucket.
+local function fold(series, node, sums)
+  local at, figures = sums.at * WIDTHS[1][1], {}
+  for letter, n in pairs(sums) do
+    if letter ~= 'at' then figures[#figures + 1] = letter .. text(n) end
+  end
+  for _, width in ipairs(WIDTHS) do
+    local bucket = math.floor(at / width[1])
+    local stretch = math.floor(bucket / width[2])
+    local field = node .. '|' .. width[1] .. '|' .. stretch % width[3]
+    local head, part = text(stretch) .. ';', text(bucket % width[2]) .. table.concat(figures)
+    local have = redis.call('HGET', series, field) or ''
+    if number(string.match(have, '^%d+')) < stretch then
+      redis.call('HSET', series, field, head .. part)
+    elseif string.sub(have, 1, #head) == head then
+      local before, last = string.match(have, '^(.*;)([^;]*)$')
+      local place = string.match(last, '^%d+')
+      -- A clock that goes to and fro must not make it grow: then the figures go to the bucket that is there.
+      if place == text(bucket % width[2]) or #have > 100 * width[2] then
+        local all = {at = 0}
+        for letter, n in string.gmatch(last, '(%a)(%d+)') do all[letter] = tonumber(n) end
+        part = place
+        for letter, n in pairs(sums) do all[letter] = (all[letter] or 0) + n end
+        for letter, n in pairs(all) do
+          if letter ~= 'at' then part = part .. letter .. text(n) end
+        end
+        redis.call('HSET', series, field, before .. part)
+      else
+        redis.call('HSET', series, field, have .. ';' .. part)
+      end
+    end
+  end
+end
+
+-- Adds figures, letter -> number, to the rolling series of a node. `now`: seconds.
+local function sample(series, node, figures, now)
+  local at, field = math.floor(now / WIDTHS[1][1]), node .. '|now'
+  local have = redis.call('HGET', series, field)
+  local sums = have and cjson.decode(have)
+  if sums and sums.at ~= at then
+    fold(series, node, sums)
+    sums = nil
+  end
+  sums = sums or {at = at}
+  for letter, n in pairs(figures) do
+    if n > 0 then sums[letter] = (sums[letter] or 0) + n end
+  end
+  redis.call('HSET', series, field, cjson.encode(sums))
+end
+
+-- Takes a destination's word, with its own state if that says one. `words` counts them: a mark in the spool that counts more
 -- shows that Redis has forgotten some (X7).
 local function take(destination, state)
   redis.call('HINCRBY', destination, 'words', 1)
   if state ~= '' then redis.call('HSET', destination, 'state', state) end
 end
 
--- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
+-- Invariant 9: the first error of a stop is kept. Returns 1 if the stored one is this one.
 local function first_error(key, status, err)
   if redis.call('HSETNX', key, 'error', err) == 1 then
     redis.call('HSET', key, 'error_at', text(now_us()))
@@ -133,8 +188,8 @@ end
 
 local function range_text(first, last) return text(first) .. '-' .. text(last) end
 
--- The first range that ends at `x` or later, from place `at` on, where one begins: its place, first, last, and the place
--- behind it; where there is none, the place behind the last one.
+-- The first range that ends at `x` or later, from place `at` on, at which one begins: its place, first, last, and the place
+-- behind it; if there is none, the place behind the last one.
 local function range_from(s, x, at)
   local low, high, near = at, #s + 2, 3
   while true do
@@ -212,6 +267,20 @@ local function subtract_ranges(s, given)
   return table.concat(out, ',')
 end
 
+-- A divided micro-batch (see `divide`): its number, by what, shards, records; nothing where none is.
+local function division(divided)
+  local m, by, shards, matched = string.match(divided or '', '^(%d+):(%a+):(%d+):(%d+)$')
+  return tonumber(m), by, tonumber(shards), tonumber(matched)
+end
+
+-- The records of a shard that is whole, or nil.
+local function whole_of(shard) return tonumber(string.match(shard, '^=(%d+)$')) end
+
+local function undivided(destination, shards)
+  redis.call('HDEL', destination, 'divided')
+  for i = 0, (shards or 0) - 1 do redis.call('HDEL', destination, 'shard:' .. i) end
+end
+
 -- Why no destination `from` can go on as `to`: the answer to return, or nil.
 local function not_renamed(pipeline, from, to)
   local status = redis.call('HGET', pipeline, 'status')
@@ -261,7 +330,7 @@ local function close_letters(dead, redrive, closed, epoch, by)
   end
 end
 
--- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true where this step
+-- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true if this step
 -- was done before, or nil and the answer to return.
 local function settled(redrive, dead, token, step, outcomes)
   local r = redis.call('HMGET', redrive, 'token', 'step', 'epoch', 'by')

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
 from conduit_tasks.connectors.capabilities import Replayable
+from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.destination import DeltaDestination
-from conduit_tasks.connectors.delta.storage import check_storage
-from conduit_tasks.errors import ConfigError, SourceError
-from conduit_tasks.settings import settings as installation
+from conduit_tasks.connectors.delta.storage import check_storage, table_uri
+from conduit_tasks.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +51,7 @@ class DeltaSource(Replayable):
             Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=STORE,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -116,13 +117,6 @@ class DeltaSource(Replayable):
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"delta.version": str(slice.start["version"]), "delta.path": self.settings["path"]}
-
-
-def table_uri(path: str) -> str:
-    """Returns a URI as it is, a folder relative to home. Raises ConfigError for file://."""
-    if path.startswith("file://"):
-        raise ConfigError("delta: option 'path': write a folder without file://")
-    return path if "://" in path else installation().path(path)
 
 
 def _texts(partition: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
-from conduit_tasks.connectors.delta.storage import check_storage, storage_options
+from conduit_tasks.connectors.connection import STORE
+from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
@@ -47,6 +48,7 @@ class DeltaDestination(BatchDestination):
             Option("rows-per-commit", "rows appended at a time", default="500000"),
             Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
         ),
+        connection=STORE,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -59,7 +61,6 @@ class DeltaDestination(BatchDestination):
         self._table: Any = None
 
     def open(self, state: dict[str, Any] | None) -> None:
-        from conduit_tasks.connectors.delta.connector import table_uri
         from conduit_tasks.connectors.delta.log import library
 
         self._uri, self._options = table_uri(self.settings["path"]), storage_options(self.settings) or None

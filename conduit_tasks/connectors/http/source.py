@@ -16,6 +16,7 @@ from yarl import URL
 
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Replayable
+from conduit_tasks.connectors.connection import HTTP
 from conduit_tasks.connectors.http.page_client import PageClient
 from conduit_tasks.connectors.http.peer import PEER
 from conduit_tasks.errors import ConfigError, SourceError
@@ -64,6 +65,7 @@ class HttpSource(Replayable):
             *PEER,
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=HTTP,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import KAFKA
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.index import Transactions
 from conduit_tasks.connectors.kafka.message import Message, Messages, identities
@@ -68,6 +69,7 @@ class KafkaDestination(BatchDestination):
                 default="conduit-index",
             ),
         ),
+        connection=KAFKA,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -98,6 +100,10 @@ class KafkaDestination(BatchDestination):
         """Returns the id of its transactions (`effectively-once`), which also names the index of what it wrote."""
         name = client.transactional_id(self.pipeline, self.connector)
         return [f"the transactional id {name} at {server}" for server in options.words(self.settings, "servers")]
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Closes clients that failed, so that nothing of theirs is in flight any more. There is no state to restore."""

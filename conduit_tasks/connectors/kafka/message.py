@@ -37,7 +37,7 @@ class Messages:
     """Makes messages of rows as the options say."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        from conduit_tasks.processors import template
+        from conduit_tasks.templates import template
 
         try:
             self._topic = template.compile(settings["topic"])

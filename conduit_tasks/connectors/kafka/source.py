@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
 from conduit_tasks.connectors.capabilities import Replayable, Watchable
+from conduit_tasks.connectors.connection import KAFKA
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.client import part_of, topic_partition
 from conduit_tasks.errors import ConfigError, Missing, SourceError, Unavailable
@@ -80,6 +81,7 @@ class KafkaSource(Watchable, Replayable):
             Option("retryGroupJoinErrors", "of Conduit's connector; no group is joined here, so it changes nothing"),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=KAFKA,
     )
 
     stays_open = True

@@ -14,6 +14,7 @@ import orjson
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.connection import POSTGRES
 from conduit_tasks.connectors.postgres.client import checked_url, connected, lsn_number, lsn_text
 from conduit_tasks.connectors.postgres.destination import PostgresDestination
 from conduit_tasks.connectors.postgres.slot import HEADS, Slot
@@ -92,6 +93,7 @@ class PostgresSource(Source):
             Option("timeout", "how long one statement may take", default="1h"),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=POSTGRES,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import POSTGRES
 from conduit_tasks.connectors.postgres.client import checked_url, connect, library, said
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
@@ -15,7 +16,7 @@ from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
-    from conduit_tasks.processors.template import Template
+    from conduit_tasks.templates.template import Template
 
 _COLLECTION = '{{ index .Metadata "opencdc.collection" }}'
 
@@ -56,6 +57,7 @@ class PostgresDestination(BatchDestination):
             ),
             *TRANSACTIONS,
         ),
+        connection=POSTGRES,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -78,6 +80,10 @@ class PostgresDestination(BatchDestination):
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         return settings.get("mode", "upsert") == "upsert"
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that
@@ -125,7 +131,7 @@ class PostgresDestination(BatchDestination):
     def _template(self) -> Template:
         """Template of the table's name. It is cached by `compile`, not here, because it cannot be sent to an
         executor."""
-        from conduit_tasks.processors.template import compile
+        from conduit_tasks.templates.template import compile
 
         return compile(self.settings["table"])
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Queue
+from conduit_tasks.connectors.connection import REDIS
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, entries_as_pairs, opened
 from conduit_tasks.connectors.redis.destination import RedisDestination
@@ -62,6 +63,7 @@ class RedisSource(Queue):
             ),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=REDIS,
     )
     comes_again = 0.0  # an acked entry is never handed out again
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import REDIS
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, opened
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
@@ -37,6 +38,7 @@ class RedisDestination(BatchDestination):
             ),
             Option("max-length", "entries that the stream keeps, about; 0: all", default="0"),
         ),
+        connection=REDIS,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -45,6 +47,10 @@ class RedisDestination(BatchDestination):
         self._stream = self.settings["stream"]
         self._most = options.integer(self.settings, "max-length")
         self._client: Any = None
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
 
     def open(self, state: dict[str, Any] | None) -> None:
         self.close()

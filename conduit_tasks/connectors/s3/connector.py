@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import aws, missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
 from conduit_tasks.connectors.capabilities import Replayable
+from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.s3.destination import S3Destination
 from conduit_tasks.errors import Missing, SourceError
 
@@ -57,6 +58,7 @@ class S3Source(Replayable):
             ),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=AWS,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
@@ -52,6 +53,7 @@ class S3Destination(BatchDestination):
             Option("records-per-object", "records of an object at most", default="100000"),
             *aws.OPTIONS,
         ),
+        connection=AWS,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

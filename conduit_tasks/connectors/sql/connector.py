@@ -31,6 +31,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.connection import SQL
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql.errors import translated
@@ -72,6 +73,7 @@ class SqlDestination(BatchDestination):
             Option("id-column", "column of the record's id", default="id"),
             *TRANSACTIONS,
         ),
+        connection=SQL,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -101,6 +103,11 @@ class SqlDestination(BatchDestination):
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         return settings.get("mode", "upsert") == "upsert"
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        sqlite = settings.get("url", "").startswith("sqlite")
+        return "SQLite has one writer at a time" if sqlite else ""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects and looks at the table, which is created if it is missing. There is no state to restore: a

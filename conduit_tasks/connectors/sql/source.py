@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Replayable
+from conduit_tasks.connectors.connection import SQL
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.sql.errors import translated
 from conduit_tasks.connectors.sql.url import address, limits
@@ -66,6 +67,7 @@ class SqlSource(Replayable):
             Option("timeout", "how long one statement may take (PostgreSQL)", default="1h"),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
+        connection=SQL,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Queue
+from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.connectors.sqs.hidden import Hidden, change_all
 from conduit_tasks.connectors.sqs.queue import check_queue
@@ -65,6 +66,7 @@ class SqsSource(Queue):
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template over the record"),
             *aws.OPTIONS,
         ),
+        connection=AWS,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
+from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.sqs.queue import check_queue
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.record import jsons
@@ -50,6 +51,7 @@ class SqsDestination(RecordDestination):
             Option("connections", "requests at a time", default="8"),
             *aws.OPTIONS,
         ),
+        connection=AWS,
     )  # fmt: skip
 
     def __init__(self, settings: Mapping[str, str]) -> None:

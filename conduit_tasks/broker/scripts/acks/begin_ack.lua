@@ -8,8 +8,8 @@
 -- @arg token     int    of the lease; 0: not asked
 -- @arg from      int    first micro-batch of this ack
 -- @arg to        int    last one
--- @arg position  text*10000  part and token (JSON text) each; nothing where the source has no slice in them
--- @returns fenced | ok 1 where an intent stands (this one or an earlier one), 0 where there is nothing to tell
+-- @arg position  text*10000  part and token (JSON text) each; nothing if the source has no slice in them
+-- @returns fenced | ok 1 if an intent stands (this one or an earlier one), 0 if there is nothing to tell
 
 if A.token ~= '0' then
   local no = fenced(K.lease, A.token)

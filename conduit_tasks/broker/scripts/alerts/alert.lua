@@ -4,7 +4,7 @@
 -- @arg subject text  the destination, and who is told
 -- @arg late    int   1: it is late now, 0: it is not
 -- @arg nonce   text  names this call: repeated, it is given the same answer
--- @arg ttl     int   microseconds after which another one tells, where this one died
+-- @arg ttl     int   microseconds after which another one tells, if this one died
 -- @returns ok 1 (tell it, then `alerted`) | ok 0 (it was told, or another one is telling)
 
 local told = redis.call('HGET', K.alerts, A.subject) and '1' or '0'

@@ -2,7 +2,8 @@
 --
 -- @key pipeline     hash   status
 -- @key destination  hash   cursor, ranges
--- @key micro_batch  hash   state, matched
+-- @key micro_batch  hash   state, matched, total, bytes
+-- @key series       hash   rolling series of the destination (see `sample`)
 -- @key lease        hash   of the destination
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -13,11 +14,13 @@ local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
 local m, cursor = tonumber(A.m), number(redis.call('HGET', K.destination, 'cursor'))
 if m <= cursor then return {'ok', 1} end
-local mb = redis.call('HMGET', K.micro_batch, 'state', 'matched')
+local mb = redis.call('HMGET', K.micro_batch, 'state', 'matched', 'total', 'bytes')
 if m ~= cursor + 1 or mb[1] ~= 'sealed' then return {'ok', 0} end
 local matched = cjson.decode(mb[2])[A.id]
 if matched and matched ~= 0 then return {'ok', 0} end
-redis.call('HSET', K.destination, 'cursor', A.m, 'confirmed_at', text(now_us()))
+local now = now_us()
+redis.call('HSET', K.destination, 'cursor', A.m, 'confirmed_at', text(now))
+sample(K.series, '', {p = number(mb[3]), b = number(mb[4])}, now / 1000000)
 redis.call('HDEL', K.destination, 'ranges')
 progressed(K.lease)
 return {'ok', 1}

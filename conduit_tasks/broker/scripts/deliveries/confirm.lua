@@ -9,10 +9,11 @@
 -- @key micro_batch  hash   state, total
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
--- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
+-- @key run          hash   micro-batch -> ranges this run confirmed, and its counters; expires after the retention
 -- @key redo         hash   epoch, run, at, micro-batch -> ranges still to redeliver; removed when nothing is left
 -- @key parked       hash   hash of a key -> position (<m>-<seq>-<ord>) up to which it is settled; until it is unparked
 -- @key figures      hash   histograms of durations (see Keys)
+-- @key series       hash   rolling series of the destination (see `sample`)
 -- @key redrive      hash   letter -> <outcome>|<epoch>|<time>|<by>: of those closed here, until the store is marked
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -23,6 +24,7 @@
 -- @arg counts       json   counter -> how much to add
 -- @arg observed     json   field of `figures` -> how much to add, for these ranges
 -- @arg completing   json   the same, added where the micro-batch is complete by them
+-- @arg sampled      json<40  letter of a figure -> how much to add to the series of now; what was confirmed is added here
 -- @arg park         json<200  hash of a key -> position of the record it is parked behind (X4)
 -- @arg closed       json<200  earlier letter -> what became of it, now that its record was redelivered (X2)
 -- @arg by           text   the run that redelivers
@@ -32,11 +34,12 @@
 local no = guard_done(K.lease, A.token)
 if no then return no end
 local m, given, have, all = tonumber(A.m), parse_ranges(A.ranges), nil, nil
+local sampled = cjson.decode(A.sampled)
 
 if A.epoch == '0' then
   local cursor = number(redis.call('HGET', K.destination, 'cursor'))
   if m <= cursor then return taken(K.pipeline, K.destination) end
-  local mb = redis.call('HMGET', K.micro_batch, 'state', 'total')
+  local mb = redis.call('HMGET', K.micro_batch, 'state', 'total', 'bytes')
   if m ~= cursor + 1 or mb[1] ~= 'sealed' then
     return broken('Invariant 4: micro-batch', A.m, 'is not the sealed one behind cursor', text(cursor))
   end
@@ -47,7 +50,10 @@ if A.epoch == '0' then
   repeated, all = united(have, given)
   if repeated == 'all' then return taken(K.pipeline, K.destination) end
   if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is confirmed in part already') end
+  sampled.p = 0
+  for _, r in ipairs(given) do sampled.p = sampled.p + r[2] - r[1] + 1 end
   if all == range_text(0, total - 1) then
+    sampled.b = number(mb[3])
     redis.call('HSET', K.destination, 'cursor', A.m)
     add(K.figures, A.completing)
     redis.call('HDEL', K.destination, 'ranges')
@@ -68,6 +74,8 @@ else
 end
 
 count(K.destination, A.counts)
+local now = now_us()
+sample(K.series, '', sampled, now / 1000000)
 add(K.figures, A.observed)
 take(K.destination, A.state)
 close_letters(K.dead, K.redrive, cjson.decode(A.closed), A.epoch, A.by)
@@ -78,8 +86,9 @@ if A.remember ~= '0' then
   -- Mostly one run does all of it.
   if mine == have then mine = all else mine = select(2, united(mine, given)) end
   redis.call('HSET', K.run, A.m, mine)
+  add(K.run, A.counts)
   redis.call('PEXPIRE', K.run, A.remember)
 end
-redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
+redis.call('HSET', K.destination, 'confirmed_at', text(now))
 progressed(K.lease)
 return taken(K.pipeline, K.destination)

@@ -6,10 +6,12 @@
 -- @key pipeline  hash   status, error
 -- @key lease     hash   of the destination, or of `seal`
 -- @key window    hash   m, next: the first ordinal of micro-batch m that has not voted; outcomes: the last ones,
---                       run-length encoded; tripped: <m>-<ordinal>; lives as long as the pipeline
+--                       run-length encoded; of a shard other than the first these have `:<shard>` behind them;
+--                       tripped: <m>-<ordinal>, of any; lives as long as the pipeline
 -- @key scope     hash*1  the destination's delivery; none before the fan-out
 -- @arg m         int    number of the micro-batch
 -- @arg token     int    of the lease
+-- @arg of        text   `:<shard>` where the window is that of a shard other than the first (ADR 27)
 -- @arg first     int    ordinal of the first vote among the records that vote in m
 -- @arg size      int    outcomes in the window; 0: no limit
 -- @arg threshold int    nacks tolerated among them
@@ -20,7 +22,7 @@
 
 local function say(status) return {'ok', status} end
 local m, first, size, threshold = tonumber(A.m), tonumber(A.first), tonumber(A.size), tonumber(A.threshold)
-local w = redis.call('HMGET', K.window, 'm', 'next', 'outcomes', 'tripped')
+local w = redis.call('HMGET', K.window, 'm' .. A.of, 'next' .. A.of, 'outcomes' .. A.of, 'tripped')
 local at = first
 local runs = {}
 local again = false
@@ -34,7 +36,7 @@ end
 local no = fenced(K.lease, A.token)
 if no then return no end
 -- Invariant 5: repeated, the call that tripped the window gets its answer again, although everything is stopped now.
-if again and w[4] == A.m .. '-' .. text(number(w[2])) then
+if again and w[4] == A.m .. '-' .. text(number(w[2])) .. A.of then
   return say(number(w[2]) - first)
 end
 -- A destination's outcomes are voted on in any status, until its own window has tripped: they have happened. Those before
@@ -94,9 +96,10 @@ end
 
 local out = {}
 for i = head, #window do out[#out + 1] = window[i][1] .. text(window[i][2]) end
-redis.call('HSET', K.window, 'm', A.m, 'next', text(math.max(ordinal, following)), 'outcomes', table.concat(out, ','))
+redis.call('HSET', K.window, 'm' .. A.of, A.m, 'next' .. A.of, text(math.max(ordinal, following)), 'outcomes' .. A.of,
+           table.concat(out, ','))
 if tripped >= 0 then
-  redis.call('HSET', K.window, 'tripped', A.m .. '-' .. text(ordinal))
+  redis.call('HSET', K.window, 'tripped', A.m .. '-' .. text(ordinal) .. A.of)
   -- What is stopped by now stays so, with its own first error.
   if stopped then return say(tripped) end
   if A.stop == 'destination' then

@@ -10,8 +10,8 @@
 
 local least = text(tonumber(A.to) + 1)
 
--- Bytes up to and with the last entry to be removed; nil where there is none. An entry is read, which copies it, only
--- where the sizes do not say that it ends at `to`, or right before the entry that `to` lies in.
+-- Bytes up to and with the last entry to be removed; nil if there is none. An entry is read, which copies it, only
+-- if the sizes do not say that it ends at `to`, or right before the entry that `to` lies in.
 local function removed_bytes()
   local known = redis.call('XREVRANGE', K.sizes, A.to, '-', 'COUNT', 1)[1]
   local number_, bytes = string.match(known and known[1] or '', '^(%d+)%-(%d+)$')

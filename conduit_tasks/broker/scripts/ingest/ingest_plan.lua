@@ -12,7 +12,7 @@
 -- @arg size           int     at most so many bytes, but one event; 0: no bound
 -- @arg slice_records  int     at most so many in a slice
 -- @arg slice_size     int     the same in bytes, but one event
--- @returns ok HOLES BEFORE (LAST BYTES)...: 1 where numbers may lack an event; number before the first event, then of each slice its last number and its bytes; at most 500 slices
+-- @returns ok HOLES BEFORE (LAST BYTES)...: 1 if numbers may lack an event; number before the first event, then of each slice its last number and its bytes; at most 500 slices
 
 local SLICES, LOOKED_AT = 500, 16 * 1024 * 1024
 local s = redis.call('HMGET', K.state, 'last', 'acked', 'holes')
@@ -43,7 +43,7 @@ local function looked_at(n)
   return e
 end
 
--- The entry that holds event n, or the next one that is not acked. The sizes are believed where they have just that one
+-- The entry that holds event n, or the next one that is not acked. The sizes are believed if they have just that one
 -- and it is there still: an earlier version adds and removes entries without them.
 local function entry(n)
   local e = described(redis.call('XRANGE', K.sizes, text(n), '+', 'COUNT', 1)[1], tonumber)

@@ -39,7 +39,7 @@ for i, topic in ipairs(order) do
       redis.call('HDEL', key, all[n])
     end
   end
-  -- Whoever comes first has one more where it does not come out even; another one in the next topic.
+  -- Whoever comes first has one more if it does not come out even; another one in the next topic.
   table.sort(members)
   local rank = 0
   for n, member in ipairs(members) do if member == A.member then rank = (n - 1 + i) % #members end end

@@ -14,7 +14,7 @@ for _, part in ipairs(A.parts) do
     redis.call('HSET', K.topics[at], 'member|' .. A.member, text(now + tonumber(A.ttl)))
     redis.call('PEXPIRE', K.topics[at], text(2 * tonumber(A.ttl) / 1000))
   end
-  -- Silence alone takes nothing away where nobody took over.
+  -- Silence alone takes nothing away if nobody took over.
   redis.call('HSETNX', K.topics[at], 'part|' .. part, A.member)
   if redis.call('HGET', K.topics[at], 'part|' .. part) == A.member then mine[#mine + 1] = part end
 end

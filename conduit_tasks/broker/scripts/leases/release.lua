@@ -5,7 +5,7 @@
 -- @arg token     int   of the lease
 -- @arg expect    int   the last sealed micro-batch the holder knows of; -1: it does not matter
 -- @arg failed    int   1: the holder failed, and the attempt counts as one without progress
--- @returns ok 1 where the lease is not held any more, 0 where the holder must go on
+-- @returns ok 1 if the lease is not held any more, 0 if the holder must go on
 
 local l = redis.call('HMGET', K.lease, 'token', 'owner', 'attempts')
 if l[1] ~= A.token or not l[2] or l[2] == '' then return {'ok', 1} end

@@ -1,7 +1,7 @@
 -- renew: keeps a lease.
 --
 -- @key lease     hash   of the node
--- @key scopes    hash*2  the pipeline's state and the destination's delivery; none where stopping does not matter
+-- @key scopes    hash*2  the pipeline's state and the destination's delivery; none if stopping does not matter
 -- @arg token     int    of the lease
 -- @returns ok TTL OWNER ATTEMPTS | fenced | stopped
 

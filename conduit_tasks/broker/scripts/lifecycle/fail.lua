@@ -3,7 +3,7 @@
 -- @key scope    hash  the pipeline's state, or one destination's delivery
 -- @arg stopped  text  the status that means stopped here: `degraded` (pipeline) or `stopped` (destination)
 -- @arg error    json  {node, error, error_class, micro_batch}
--- @returns ok 1 where this error is the one stored, 0 where an earlier one is kept (invariant 9)
+-- @returns ok 1 if this error is the one stored, 0 if an earlier one is kept (invariant 9)
 
 -- What the user stopped by force stays so: errors of nodes torn down by it are not its reason.
 local s = redis.call('HMGET', K.scope, 'status', 'forced')

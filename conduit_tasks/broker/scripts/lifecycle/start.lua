@@ -12,7 +12,13 @@ if redis.call('HGET', K.scope, 'status') ~= 'running' then
   redis.call('HSET', K.scope, 'status', 'running')
   for i = 1, windows do
     -- The watermark stays: what has voted never votes again.
-    if redis.call('HEXISTS', K.each[i], 'tripped') == 1 then redis.call('HDEL', K.each[i], 'tripped', 'outcomes') end
+    if redis.call('HEXISTS', K.each[i], 'tripped') == 1 then
+      redis.call('HDEL', K.each[i], 'tripped')
+      -- Of each shard, too.
+      for _, field in ipairs(redis.call('HKEYS', K.each[i])) do
+        if string.find(field, '^outcomes') then redis.call('HDEL', K.each[i], field) end
+      end
+    end
   end
   for i = windows + 1, windows + leases do
     if redis.call('EXISTS', K.each[i]) == 1 then progressed(K.each[i]) end

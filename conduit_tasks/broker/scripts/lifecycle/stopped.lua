@@ -6,7 +6,7 @@
 -- @key pipeline  hash   status, sealed, unsealed
 -- @key each      hash*1000  delivery per destination, then ack state per source
 -- @arg count     int    how many of `each` are destinations
--- @returns ok 1 where the pipeline is stopped, else 0
+-- @returns ok 1 if the pipeline is stopped, else 0
 
 local p = redis.call('HMGET', K.pipeline, 'status', 'sealed', 'unsealed')
 if p[1] == 'stopped' then return {'ok', 1} end

@@ -1,4 +1,4 @@
--- index: a portion of the dead letters of a micro-batch that is about to be sealed, where they are too many for `seal`.
+-- index: a portion of the dead letters of a micro-batch that is about to be sealed, if they are too many for `seal`.
 --
 -- Until it is sealed nobody takes them for letters. Those of an attempt that did not seal are taken back (`unindex`).
 --
@@ -8,7 +8,7 @@
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @arg token        int    of the lease
 -- @arg letters      text*2000  field and value of each dead letter
--- @returns ok 1, or 0 where it is sealed already, or another attempt's letters have to go first
+-- @returns ok 1, or 0 if it is sealed already, or another attempt's letters have to go first
 
 local no = guard(K.pipeline, K.lease, A.token)
 if no then return no end

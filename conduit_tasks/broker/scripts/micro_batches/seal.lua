@@ -4,6 +4,7 @@
 -- @key micro_batch  hash   nodes, stage:<node>; gets manifest, total, bytes, matched
 -- @key lease        hash   of `seal`
 -- @key totals       hash   read, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages, <node>/skipped
+-- @key series       hash   rolling series of the pipeline, and of each node before the fan-out (see `sample`)
 -- @key dead         hash   index of dead letters before the fan-out: <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -14,7 +15,7 @@
 -- @arg filtered     int    records filtered before the fan-out
 -- @arg nacked       int    records nacked before the fan-out
 -- @arg letters      text*2000  field and value of each dead letter, but for those that are in the index already (`index`)
--- @returns ok 1 where this manifest is the one that counts, else 0
+-- @returns ok 1 if this manifest is the one that counts, else 0
 
 local no = guard(K.pipeline, K.lease, A.token)
 if no then return no end
@@ -27,18 +28,21 @@ for _, node in ipairs(nodes) do
     return broken('Invariant 3: micro-batch', A.m, 'cannot be sealed before', node, 'has staged')
   end
 end
+local now = now_us()
 for _, node in ipairs(nodes) do
   local stage = cjson.decode(redis.call('HGET', K.micro_batch, 'stage:' .. node))
   for _, name in ipairs({'read', 'filtered', 'nacked'}) do
     redis.call('HINCRBY', K.totals, node .. '/' .. name, text(stage[name]))
   end
   if (stage.skipped or 0) > 0 then redis.call('HINCRBY', K.totals, node .. '/skipped', text(stage.skipped)) end
+  sample(K.series, node, {r = stage.read, f = stage.filtered, x = stage.nacked}, now / 1000000)
 end
+sample(K.series, '', {r = number(A.total), f = number(A.filtered), x = number(A.nacked), b = number(A.bytes), m = 1}, now / 1000000)
 redis.call('HINCRBY', K.totals, 'read', A.total)
 redis.call('HINCRBY', K.totals, 'filtered', A.filtered)
 redis.call('HINCRBY', K.totals, 'nacked', A.nacked)
 new_letters(K.dead, A.letters)
-redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', A.manifest,
+redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now), 'manifest', A.manifest,
            'total', A.total, 'bytes', A.bytes, 'matched', A.matched)
 redis.call('HDEL', K.micro_batch, 'indexing')
 redis.call('HSET', K.pipeline, 'sealed', A.m)

@@ -12,7 +12,7 @@
 -- @arg manifest     text   names this attempt
 -- @arg stage        json   the stage as the caller describes it
 -- @arg observed     json   field of `figures` -> how much to add
--- @arg slices       text   the slices (JSON) with the ends that reading found; empty where none was open
+-- @arg slices       text   the slices (JSON) with the ends that reading found; empty if none was open
 -- @arg count        int    how many of `rest` are counts
 -- @arg rest         text*20000  records per slice; then part and token of each open slice
 -- @returns ok NODE... that have not staged yet
@@ -21,7 +21,7 @@ local no = guard(K.pipeline, K.lease, A.token)
 if no then return no end
 local state = redis.call('HGET', K.micro_batch, 'state')
 if not state then return broken('the micro-batch', K.micro_batch, 'does not exist') end
--- Sealed: that stands, also where the state was rebuilt from the spool and no stage is known any more.
+-- Sealed: that stands, also if the state was rebuilt from the spool and no stage is known any more.
 if state ~= 'open' then return {'ok'} end
 local nodes = cjson.decode(redis.call('HGET', K.micro_batch, 'nodes'))
 local missing, expected = {}, false

@@ -2,7 +2,7 @@
 --
 -- @key micro_batch  hash   indexing: see `index`
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
--- @arg token        int    the attempt; where it is another one by now, nothing is done
+-- @arg token        int    the attempt; if it is another one by now, nothing is done
 -- @arg over         int    1: these were the last
 -- @arg letters      text*1000  their fields
 -- @returns ok

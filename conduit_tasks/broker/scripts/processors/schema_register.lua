@@ -1,7 +1,7 @@
 -- schema_register: gives a schema its id, and its version in a subject. Run again it answers the same.
 --
 -- The id comes from the schema itself, so that one that Redis has forgotten gets the same again, and no other gets its:
--- what was encoded by it is not decoded by another. A subject may have any number of versions: where an id is among them
+-- what was encoded by it is not decoded by another. A subject may have any number of versions: if an id is among them
 -- says `places`, which is made up in portions for the versions that an earlier version of this script gave.
 --
 -- @grows

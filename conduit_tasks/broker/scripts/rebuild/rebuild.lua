@@ -10,7 +10,7 @@
 -- @arg sealed    int     the highest number given
 -- @arg collected int     all up to here are gone
 -- @arg rest      text*20000   per hash: number of texts, then field and value each
--- @returns ok 1, or 0 where somebody else rebuilds it by now
+-- @returns ok 1, or 0 if somebody else rebuilds it by now
 
 local p = redis.call('HMGET', K.pipeline, 'rebuilding', 'rebuilt')
 if p[2] == A.nonce then return {'ok', 1} end

@@ -1,5 +1,5 @@
 -- mark: the dead-letter store knows what became of these letters, or their claims are given back: the redrive forgets
--- them, and ends where it is over.
+-- them, and ends if it is over.
 --
 -- @key lease    hash   of the destination
 -- @key redrive  hash   see `claim`; removed with its last letter

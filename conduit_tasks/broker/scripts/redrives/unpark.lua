@@ -5,7 +5,7 @@
 -- @arg token     int   of the lease
 -- @arg key       text  hash of the key
 -- @arg position  text  as the caller read it
--- @returns ok 1 where the key is not parked any more, 0 where its position has moved
+-- @returns ok 1 if the key is not parked any more, 0 if its position has moved
 
 local no = fenced(K.lease, A.token)
 if no then return no end

@@ -1,12 +1,12 @@
 -- turn: one replay at a time delivers to a destination; of those that wait, the one with the earliest interval is next.
 --
 -- @key turns  hash  run -> <from> <until> <has>: where its interval begins, until when it counts without a word (both
---                   microseconds), 1 where it has the turn; each until its replay ends or lapses
+--                   microseconds), 1 if it has the turn; each until its replay ends or lapses
 -- @arg run    text  who asks
 -- @arg from   int   where its interval begins, microseconds since the epoch
 -- @arg ttl    int   microseconds it counts from now on; 0: it has ended
--- @arg take   int   1: it takes the turn where nobody has it and it is next; it keeps it until it ends or lapses
--- @returns ok RUN (who has the turn, or is next; empty where none is under way)
+-- @arg take   int   1: it takes the turn if nobody has it and it is next; it keeps it until it ends or lapses
+-- @returns ok RUN (who has the turn, or is next; empty if none is under way)
 
 local now = now_us()
 local function read(value)

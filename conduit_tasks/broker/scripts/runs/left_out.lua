@@ -2,7 +2,7 @@
 --
 -- @key under_way hash  run; left_out:<source> -> why it could not, empty once it could; until the next run
 -- @key before    hash  the same of the run that the one under way takes over from
--- @arg run       text  the run's id; where another one has begun since, nothing is said
+-- @arg run       text  the run's id; if another one has begun since, nothing is said
 -- @arg source    text  the source's id
 -- @arg why       text  empty: it could be asked
 -- @returns ok

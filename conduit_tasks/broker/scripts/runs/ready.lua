@@ -2,7 +2,7 @@
 --
 -- @key under_way hash    run; ready:<node> -> 1
 -- @key bell      stream  one entry: the last change that somebody may wait for
--- @arg run       text    the run's id; where another one has begun since, nothing is said
+-- @arg run       text    the run's id; if another one has begun since, nothing is said
 -- @arg node      text    `sources.<id>`, `processors` or `destinations.<id>`
 -- @returns ok
 

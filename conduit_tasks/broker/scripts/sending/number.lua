@@ -1,7 +1,7 @@
 -- number: fixes the numbers of a portion of one micro-batch's lanes, before the first of its records is sent (SEMANTICS
 -- O5-O6r). Called for each portion; nothing is sent until all lanes have their numbers.
 --
--- Numbers go on from micro-batch to micro-batch within an epoch. A new epoch begins where a number might have been given
+-- Numbers go on from micro-batch to micro-batch within an epoch. A new epoch begins if a number might have been given
 -- to another record before: nothing is stored, another stream, a micro-batch out of turn or sealed again, a server that
 -- was started since and may have forgotten what it stored last, or lanes that are forgotten and may come back.
 -- A lane that has its numbers in this micro-batch keeps them, so portions may be repeated, and a numbering that was cut
@@ -17,7 +17,7 @@
 -- @arg token        int    of the lease
 -- @arg seal         int    token that sealed the micro-batch: another one is another micro-batch
 -- @arg stream       int    0: live; otherwise the epoch of the redelivery
--- @arg known        int    how many lanes there are as far as anybody knows: where more are stored, all are forgotten
+-- @arg known        int    how many lanes there are as far as anybody knows: if more are stored, all are forgotten
 -- @arg over         int    1: the last portion
 -- @arg lanes        text*2000  lane and its records in this micro-batch; each
 -- @returns ok EPOCH, then the last number before this micro-batch of each lane

@@ -8,7 +8,7 @@
 -- @arg topology      json   of the same
 -- @arg destinations  json<1000  ids of its destinations
 -- @arg by            text   the run, or who applied it
--- @returns ok 1 where the version is another than before, else 0
+-- @returns ok 1 if the version is another than before, else 0
 
 if redis.call('HGET', K.version, 'digest') == A.digest then return {'ok', 0} end
 local now, is = text(now_us()), {}

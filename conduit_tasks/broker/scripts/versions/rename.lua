@@ -5,14 +5,14 @@
 -- @key version       hash  destinations (JSON)
 -- @key destinations  set   ids of the registered destinations
 -- @key left          hash  destination that has left the file -> since when
--- @key from          hash  delivery of the old id; where it is gone, this was done before
+-- @key from          hash  delivery of the old id; if it is gone, this was done before
 -- @key to            hash  delivery of the new id, which must not have got anything yet
 -- @key lease         hash  of the old id: it is removed
 -- @key each          any*100  pairs: an old key, and what it becomes
 -- @arg old           text  id
 -- @arg new           text  id
 -- @arg last          int   the last micro-batch of which `matched` has said how much the new id has to get
--- @returns ok 1 where it was done, 0 where there was nothing to do | runs STATUS | taken
+-- @returns ok 1 if it was done, 0 if there was nothing to do | runs STATUS | taken
 
 local no = not_renamed(K.pipeline, K.from, K.to)
 if no then return no end

@@ -1,0 +1,42 @@
+// What is shown stands in the address behind "#"; filters of a list, too.
+import { count, el } from "./parts.js";
+
+export const PAGE = 50;
+export const framedFor = new URLSearchParams(location.search).get("dag");
+
+export function route() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [id, view = "", ...rest] = path.split("/").map(decodeURIComponent);
+  return { id, view, rest, query: new URLSearchParams(query) };
+}
+
+export function address(parts, query = {}) {
+  const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== 0);
+  return `#/${parts.map(encodeURIComponent).join("/")}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
+}
+
+export function pager(found, r) {
+  const to = (offset) => () => { location.hash = address([r.id, r.view].filter(Boolean), { ...Object.fromEntries(r.query), offset }); };
+  const last = Math.min(found.offset + found.items.length, found.total);
+  return el("p", {},
+    el("button", { id: "newer", onclick: to(Math.max(0, found.offset - PAGE)), disabled: found.offset === 0 }, "← Previous"), " ",
+    el("button", { id: "older", onclick: to(found.offset + PAGE), disabled: last >= found.total }, "Next →"), " ",
+    el("span", { class: "dim" }, found.total ? `${count(found.offset + 1)}–${count(last)} of ${count(found.total)}` : "none"));
+}
+
+// Fields of a filter; the server does the filtering.
+export function filters(r, fields) {
+  const form = el("form", { class: "head", onsubmit: (event) => {
+    event.preventDefault();
+    location.hash = address([r.id, r.view].filter(Boolean), Object.fromEntries(new FormData(form)));
+  } });
+  for (const [name, text, options] of fields) {
+    const value = r.query.get(name) ?? "";
+    const field = Array.isArray(options)
+      ? el("select", { name, id: `f-${name}` }, ...["", ...options].map((o) => el("option", { value: o, selected: o === value }, o || "any")))
+      : el("input", { name, id: `f-${name}`, type: options ?? "search", value });
+    form.append(el("label", {}, text, field));
+  }
+  form.append(el("button", { id: "f-go" }, "Filter"));
+  return form;
+}

@@ -1,0 +1,18 @@
+// Questions to the server.
+import { ROOT } from "./parts.js";
+
+const API = `${ROOT}/conduit/v1/pipelines`;
+
+export async function ask(path, query = {}, body = undefined) {
+  const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const answer = await fetch(`${API}${path}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`, {
+    method: body ? "POST" : "GET",
+    headers: body ? { "Content-Type": "application/json", "X-Conduit-Request": "1" } : {},
+    body: body && JSON.stringify(body),
+  });
+  const found = await answer.json().catch(() => ({ detail: `the server answered ${answer.status}; look at its log` }));
+  if (!answer.ok) throw new Error(answer.status === 401 ? "You are not signed in any more: reload Airflow." : found.detail);
+  return found;
+}
+
+export const of = (id, ...more) => "/" + [id, ...more].map(encodeURIComponent).join("/");

@@ -1,0 +1,97 @@
+// What a pipeline did over time: throughput, lag, age, latency, outcomes and retries, all over the same interval.
+import { address } from "./address.js";
+import { ask, of } from "./ask.js";
+import { age, count, el, outward, when } from "./parts.js";
+import { plot, SECONDS } from "./plot.js";
+
+const RANGES = [[900, "15 min"], [7200, "2 h"], [86400, "24 h"], [1209600, "14 days"]];
+const MOST = 8; // destinations in one chart; a table shows all
+const OUTCOMES = [["delivered", "delivered", 1], ["filtered", "filtered", 0], ["completed", "refused, completed", 4], ["parked", "parked", 3], ["nacked", "dead", 2]];
+export const rate = (n) => (n === null ? "–" : n >= 10 || n === 0 ? count(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1)) + "/s";
+const seconds = (n) => (n === null ? "–" : n < 10 ? `${n.toFixed(n < 1 ? 2 : 1)} s` : age(n));
+const kept = new Map(); // by pipeline and range: charts live on while the page around them is drawn again
+
+export function rangeOf(r) {
+  const wanted = Number(r.query.get("range"));
+  return RANGES.some(([n]) => n === wanted) ? wanted : 7200;
+}
+
+// Returns the charts of a pipeline, and what each destination got per second in the last minutes. `p`: as the API shows it.
+export async function charts(r, p) {
+  const range = rangeOf(r), ids = p.destinations.map((d) => d.id);
+  const name = JSON.stringify([r.id, range, ids]);
+  if (!kept.has(name)) {
+    if (kept.size > 4) kept.delete(kept.keys().next().value);
+    kept.set(name, section(r, range, ids, p.dag_id));
+  }
+  const here = kept.get(name);
+  await here.refresh();
+  return here;
+}
+
+function section(r, range, ids, dag) {
+  let interval = null, found = null, asked = 0;
+  const moment = el("p", { class: "dim", id: "moment", role: "status" }, "Drag over a chart to zoom; click a moment to see what ran then.");
+  const all = el("button", { id: "zoom-all", disabled: true, onclick: () => zoom(null) }, "Show all");
+  const shown = ids.slice(0, MOST);
+  const each = (more = {}) => shown.map((id, n) => ({ label: id, color: n, dash: Math.floor(n / 8), ...more }));
+  const common = { zoom, pick };
+  const plots = {
+    throughput: plot({ id: "throughput", title: "Throughput", format: rate, ...common, lines: [{ label: "read", color: 7, dash: 1 }, ...each()] }),
+    lag: plot({ id: "lag", title: "Lag: records that wait", ...common, lines: each({ step: true }) }),
+    age: plot({ id: "age", title: "Lag: age of the oldest", format: seconds, steps: SECONDS, ...common, lines: each({ step: true }) }),
+    latency: plot({ id: "latency", title: "Latency, from event to confirmation", format: seconds, steps: SECONDS, ...common,
+      lines: shown.flatMap((id, n) => [{ label: `${id} p50`, color: n }, { label: `${id} p99`, color: n, dash: 1 }]) }),
+    outcomes: plot({ id: "outcomes", title: "Outcomes, all destinations", stacked: true, ...common,
+      lines: OUTCOMES.map(([, label, color]) => ({ label, color, step: true })) }),
+    retries: plot({ id: "retries", title: "Retries", ...common, lines: each({ step: true }) }),
+  };
+  const ranges = el("div", { class: "head", role: "group", "aria-label": "How far back" }, ...RANGES.map(([n, text]) =>
+    el("a", { class: "choice", id: `r-${n}`, href: address([r.id], { range: n }), "aria-current": n === range ? "true" : null }, text)), all);
+  const node = el("section", { "aria-label": "Over time" }, el("h2", {}, "Over time"), ranges, moment,
+    el("div", { class: "charts" }, ...Object.values(plots).map((one) => one.node)));
+
+  function zoom(to) {
+    if (JSON.stringify(to) === JSON.stringify(interval)) return;
+    interval = to;
+    all.disabled = to === null;
+    draw();
+  }
+
+  function pick(at) {
+    const until = at + found.step, iso = (n) => new Date(n * 1000).toISOString();
+    const query = new URLSearchParams({ run_after_gte: iso(at - 3600), run_after_lte: iso(until) });
+    moment.replaceChildren(`${when(at)} UTC: `, el("a", { id: "moment-batches", href: address([r.id, "micro-batches"], { until: iso(until) }) },
+      "micro-batches up to then"), " · ", outward(`/dags/${encodeURIComponent(dag)}/runs?${query}`, "runs of the hour before"));
+  }
+
+  function draw() {
+    const { times, step, at, total, destinations } = found;
+    // The step of now is not over.
+    const lasted = times.map((from) => Math.max(1, Math.min(step, at - from)));
+    const per = (figures) => figures.map((n, i) => n / lasted[i]);
+    const of_ = (figure) => shown.map((id) => destinations[id]?.[figure] ?? times.map(() => null));
+    const summed = (figure) => times.map((_, i) => ids.reduce((sum, id) => sum + (destinations[id]?.[figure][i] ?? 0), 0));
+    plots.throughput.set([times, per(total.read), ...of_("delivered").map(per)], interval);
+    plots.lag.set([times, ...of_("lag")], interval);
+    plots.age.set([times, ...of_("age")], interval);
+    plots.latency.set([times, ...shown.flatMap((id) => [destinations[id].p50, destinations[id].p99])], interval);
+    plots.outcomes.set([times, ...OUTCOMES.map(([figure]) => summed(figure))], interval);
+    plots.retries.set([times, ...of_("retried")], interval);
+  }
+
+  async function refresh() {
+    if (found && Date.now() - asked < 1000 * Math.max(10, found.step / 10)) return;
+    asked = Date.now();
+    found = await ask(of(r.id, "series"), { seconds: range });
+    draw();
+  }
+
+  // Over a minute of steps that are over, or one of them where they are longer.
+  function rateOf(id) {
+    const figures = found.destinations[id]?.delivered.slice(0, -1).slice(-Math.max(1, 60 / found.step)) ?? [];
+    return figures.length ? figures.reduce((sum, n) => sum + n, 0) / (figures.length * found.step) : null;
+  }
+
+  return { node, refresh, rateOf };
+}

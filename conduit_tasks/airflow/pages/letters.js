@@ -1,0 +1,60 @@
+// Dead letters: found by filter, looked at, sent again.
+import { address, filters, PAGE, pager } from "./address.js";
+import { ask, of } from "./ask.js";
+import { head, said } from "./head.js";
+import { at, count, el, outward, plural, table } from "./parts.js";
+
+// What the filters choose goes again; a run of Airflow sends it.
+export async function redrive(r, dry, more = {}) {
+  const chosen = (name) => r.query.get(name) || null;
+  const body = { dry_run: dry, destination: chosen("destination"), since: chosen("since"), until: chosen("until"),
+    issues: chosen("issue") ? [chosen("issue")] : [],
+    classes: chosen("error_class") ? [chosen("error_class")] : [], keys: chosen("key") ? [chosen("key")] : [], ...more };
+  const told = (found) => found.shares.map((s) =>
+    `${s.destination}: ${plural(s.letters, "dead letter")}${s.parked ? ` and ${plural(s.parked, "parked record")}` : ""}`).join("; ") || "nothing";
+  try {
+    const look = await ask(of(r.id, "dead-letters", "redrive"), {}, { ...body, dry_run: true });
+    const cannot = look.cannot.map((sentence) => ` ${sentence}.`).join("");
+    if (dry || !look.shares.length) { said.textContent = `Would be sent again: ${told(look)}.${cannot}`; return; }
+    if (!confirm(`Send again ${told(look)}?${cannot}`)) return;
+    const done = await ask(of(r.id, "dead-letters", "redrive"), {}, body);
+    said.replaceChildren(`Being sent again: ${told(done)}. `,
+      outward(`/dags/${encodeURIComponent(done.dag_id)}/runs/${encodeURIComponent(done.run_id)}`, "Its run"));
+  } catch (error) {
+    said.textContent = `It was refused: ${error.message}`;
+  }
+}
+
+export async function deadLetters(r) {
+  const names = ["destination", "error_class", "since", "until", "key", "issue"];
+  const query = Object.fromEntries(names.map((name) => [name, r.query.get(name)]));
+  const [graph, found] = await Promise.all([
+    ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { ...query, offset: r.query.get("offset"), limit: PAGE })]);
+  const classes = Object.entries(found.classes).map(([name, n]) => `${count(n)} × ${name}`).join(", ");
+  return [
+    ...head(r, graph.dag_id),
+    el("h2", {}, "Dead letters"),
+    filters(r, [["destination", "Destination", [...graph.destinations.map((d) => d.id), "_pipeline"]], ["error_class", "Class"],
+      ["since", "From (UTC)", "date"], ["until", "Before", "date"], ["key", "Key"], ["issue", "Issue"]]),
+    el("p", { class: "dim" }, classes || "Nothing is dead here."),
+    el("div", { class: "head" },
+      el("button", { id: "would", disabled: !found.total, onclick: () => redrive(r, true) }, "What would be sent again?"),
+      el("button", { id: "redrive", disabled: !found.total, onclick: () => redrive(r, false) }, "Send these again")),
+    table(["Destination", "#Micro-batch", "#Record", "At (UTC)", "#Attempts", "Class", "Error", "Key"],
+      found.items.map((d) => [d.destination, count(d.micro_batch),
+        el("a", { href: address([r.id, "dead-letter", d.destination, d.epoch, d.micro_batch, d.seq, d.ord]) }, d.ord ? `${d.seq}.${d.ord}` : `${d.seq}`),
+        at(d.at), count(d.attempts), d.error_class, { error: d.error }, d.key]), "None with this filter."),
+    pager(found, r),
+  ];
+}
+
+export async function deadLetter(r) {
+  const [graph, d] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "dead-letters", ...r.rest))]);
+  return [
+    ...head(r, graph.dag_id),
+    el("h2", {}, `Dead letter of ${d.destination}, micro-batch ${count(d.micro_batch)}, record ${d.seq}`),
+    el("p", { class: "first-error" }, `${d.error_class}, ${plural(d.attempts, "attempt")}, ${at(d.at)}, at ${d.node}: ${d.error}`),
+    el("p", {}, el("a", { href: address([r.id, "record", d.id]) }, "Its delivery history"), ` · ${d.connector}, partition ${d.partition}`),
+    el("pre", { tabindex: 0, "aria-label": "The record" }, JSON.stringify(d.record, null, 2)),
+  ];
+}

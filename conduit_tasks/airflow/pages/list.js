@@ -1,0 +1,59 @@
+// The pipelines, what needs somebody first.
+import { address, filters, PAGE, pager } from "./address.js";
+import { ask } from "./ask.js";
+import { age, badge, count, el, plural, table, when } from "./parts.js";
+import { plot } from "./plot.js";
+
+const NS = "http://www.w3.org/2000/svg";
+const SORTS = ["attention", "id"];
+let chart = null;
+
+// Records in each five minutes of the last two hours, as bars.
+function sparkline(recent) {
+  const svg = document.createElementNS(NS, "svg"), most = Math.max(...recent, 1), sum = recent.reduce((a, b) => a + b, 0);
+  for (const [name, value] of Object.entries({ viewBox: "0 0 96 20", width: 96, height: 20, class: "spark", role: "img",
+    "aria-label": `${plural(sum, "record")} in the last two hours` })) svg.setAttribute(name, value);
+  recent.forEach((n, at) => {
+    if (!n) return;
+    const bar = document.createElementNS(NS, "rect"), height = Math.max(1.5, (18 * n) / most);
+    for (const [name, value] of Object.entries({ x: at * 4, y: 19 - height, width: 3, height })) bar.setAttribute(name, value);
+    svg.append(bar);
+  });
+  return svg;
+}
+
+function needs(p) {
+  if (p.error) return { error: `${p.error.node}: ${p.error.error}` };
+  const said = [];
+  if (p.late.length) said.push(`late: ${p.late.join(", ")}`);
+  if (p.stopped.length) said.push(`stopped: ${p.stopped.join(", ")}`);
+  return { error: said.join("; ") };
+}
+
+function overall(summary) {
+  chart ??= plot({ id: "all", title: "Read by all of them, records in five minutes", lines: [{ label: "read", color: 0, step: true }] });
+  const step = 300, last = Math.floor(summary.at / step) * step;
+  chart.set([summary.recent.map((_, n) => last - (summary.recent.length - 1 - n) * step), summary.recent], null);
+  return chart.node;
+}
+
+export async function list(r) {
+  const of = (name) => r.query.get(name);
+  const found = await ask("", { q: of("q"), status: of("status"), attention: of("attention") === "yes" ? true : null,
+    sort: of("sort") ?? "attention", offset: of("offset"), limit: PAGE });
+  const { summary } = found;
+  return [
+    el("div", { class: "head" }, el("h1", {}, "Pipelines"), summary ? el("span", { class: "dim", id: "summary" },
+      `${plural(summary.pipelines, "pipeline")}, ${summary.attention ? plural(summary.attention, "needs", "need") + " somebody" : "all is well"}`) : null),
+    summary ? overall(summary) : null,
+    filters(r, [["q", "Id"], ["status", "Status", ["running", "recovering", "degraded", "stopping", "stopped"]],
+      ["attention", "Needs somebody", ["yes"]], ["sort", "Sorted by", SORTS]]),
+    table(["Pipeline", "Status", "Since (UTC)", "Last two hours", "#Behind", "#Oldest", "#Deadline", "#Dead", "What is wrong"],
+      found.items.map((p) => [
+        el("a", { href: address([p.id]), id: `p-${p.id}` }, p.id), badge(p.status), when(p.since), sparkline(p.recent), count(p.behind),
+        p.age ? age(p.age) : "–", p.deadline === null ? "–" : age(p.deadline),
+        p.dead ? el("a", { href: address([p.id, "dead-letters"]) }, count(p.dead)) : "0", needs(p),
+      ]), "No pipeline here, or none that you may see. A file with errors shows in `conduit validate`."),
+    pager(found, r),
+  ];
+}

@@ -1,0 +1,85 @@
+"""Steps after a delivery, as a task of Airflow calls them: a DAG that is triggered, or a Python function."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from airflow.sdk.exceptions import AirflowException
+
+from conduit_tasks.airflow.at_once import at_once
+from conduit_tasks.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.steps import Delivered
+
+log = logging.getLogger(__name__)
+
+LOOK = 2.0
+"""Seconds between two looks for what was delivered, while the node is at work."""
+
+
+@contextmanager
+def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
+    """Calls the destination's step while the block runs, for each micro-batch as it is delivered, and after it for the
+    rest, however it ends. Raises what the step raises, after the block. Does nothing if the file names no step."""
+    from conduit_tasks.micro_batch import steps
+    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.every import every
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    wanted = get_pipeline(pipeline_id).destination(destination).on_delivered
+    if not wanted:
+        yield
+        return
+    with opened(pipeline_id, run_id) as context:
+        step = step_of(wanted)
+        steps.begin(context, destination)
+
+        def along() -> bool:
+            try:
+                steps.call(context, destination, step)
+            except BrokerUnavailable as error:
+                log.warning("the step of %s is not called for a moment: %s", destination, error)
+            except Exception as error:  # noqa: BLE001 - it is the user's; the call after the block raises it
+                log.error("the step of %s failed, and is called again when the task ends: %s", destination, error)
+                return False
+            return True
+
+        try:
+            with every(f"step of {destination}", LOOK, along):
+                yield
+        finally:
+            steps.call(context, destination, step, wait=context.settings.lease_ttl + context.settings.lease_grace)
+
+
+def step_of(wanted: Mapping[str, str]) -> Callable[[Delivered], None]:
+    """Returns the function that does the step of a file: `dag` or `call`. Raises ConfigError if there is none such."""
+    if "dag" in wanted:
+        return lambda delivered: trigger(wanted["dag"], delivered)
+    from conduit_tasks.include import load_function
+
+    function = load_function(wanted["call"], "on-delivered")
+    return function
+
+
+def trigger(dag: str, delivered: Delivered) -> None:
+    """Starts a run of a DAG, with the micro-batch as its conf. Its id is made of the micro-batch: a second call starts
+    no second run. Raises AirflowException if Airflow refuses."""
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+
+    run_id = f"delivered__{delivered.destination[:60]}.{hashlib.sha256(delivered.id.encode()).hexdigest()[:16]}"
+    asked = TriggerDagRun(dag_id=dag, run_id=run_id, run_after=at_once(), conf=asdict(delivered))
+    answer = task_runner.SUPERVISOR_COMMS.send(asked)
+    if isinstance(answer, ErrorResponse) and answer.error != ErrorType.DAGRUN_ALREADY_EXISTS:
+        raise AirflowException(
+            f"on-delivered: the DAG {dag} is not triggered for micro-batch {delivered.micro_batch}: {answer.error}: "
+            f"{answer.detail}"
+        )
+    log.info("triggered %s for micro-batch %d", dag, delivered.micro_batch)

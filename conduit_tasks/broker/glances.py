@@ -1,0 +1,120 @@
+"""How many pipelines are, at a glance: one call per pipeline, all sent together, for a list of a thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from redis.exceptions import NoScriptError
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.access import portions, seconds, stored_error
+from conduit_tasks.broker.connection import Client, reaching
+from conduit_tasks.broker.keys import Keys
+from conduit_tasks.broker.series import FINE, Buckets, buckets, command
+from conduit_tasks.broker.state import Status, StoredError
+from conduit_tasks.topology import Node
+
+if TYPE_CHECKING:
+    from conduit_tasks.topology import Pipeline
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A destination. `behind`: sealed micro-batches that it has not confirmed; `waits_since`: time at which the oldest
+    of them was planned, None if there is none."""
+
+    id: str
+    behind: int
+    status: str
+    confirmed_at: float | None
+    dead: int
+    waits_since: float | None = None
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A pipeline. `error`: the first one; `dead`: letters before the fan-out; `sealed`: its series of the last two
+    hours; `at`: the time by the server's clock."""
+
+    status: Status
+    error: StoredError | None
+    sealed: int
+    dead: int
+    destinations: tuple[Seen, ...]
+    series: Buckets
+    at: float
+
+
+def glances(redis: Client, pipelines: Sequence[Pipeline]) -> list[Glance]:
+    """Returns a glance at each pipeline. Raises BrokerUnavailable."""
+    out: list[Glance] = []
+    for some in portions(pipelines, 500):
+        out += _glances(redis, some)
+    return out
+
+
+def _glances(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Glance]:
+    found = _run(redis, [_call(p) for p in pipelines])
+    waiting: dict[tuple[int, int], str] = {}
+    for n, (pipeline, (_, *said)) in enumerate(zip(pipelines, found)):
+        sealed = int(said[3])
+        for i in range(len(pipeline.destinations)):
+            if (cursor := int(said[5 + 4 * i])) < sealed:
+                waiting[n, i] = Keys(pipeline.id).micro_batch(cursor + 1)
+    batch: Any = redis.pipeline(transaction=False)
+    for key in waiting.values():
+        batch.execute_command("HGET", key, "opened_at")
+    with reaching(redis):
+        now = cast(Any, redis.time())
+        since = dict(zip(waiting, batch.execute())) if waiting else {}
+    for n, (pipeline, (_, *said)) in enumerate(zip(pipelines, found)):
+        yield _glance(pipeline, said, {i: since.get((n, i)) for i in range(len(pipeline.destinations))}, now)
+
+
+def _call(pipeline: Pipeline) -> list[Any]:
+    keys, ids = Keys(pipeline.id), [d.id for d in pipeline.destinations]
+    sources = [s.id for s in pipeline.sources]
+    nodes = [*(f"plan.{s}" for s in sources), *map(Node.source, sources), "processors", "seal"]
+    nodes += [*map(Node.destination, ids), *map(Node.ack, sources)]
+    each = [key for id in ids for key in (keys.destination(id), keys.dead(id))] + [keys.lease(n) for n in nodes]
+    names = {"pipeline": keys.pipeline, "series": keys.series(""), "dead": keys.dead(""), "each": each}
+    fields = command("", "", FINE)[2:]
+    count, words = scripts.GLANCE.words(names, {"destinations": len(ids), "fields": fields})
+    return [count, *words]
+
+
+def _run(redis: Client, calls: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    with reaching(redis):
+        for command_, script in (("EVALSHA", scripts.GLANCE.sha), ("EVAL", scripts.GLANCE.source)):
+            batch: Any = redis.pipeline(transaction=False)
+            for words in calls:
+                batch.execute_command(command_, script, *words)
+            answers = batch.execute(raise_on_error=False)
+            if any(isinstance(answer, NoScriptError) for answer in answers):
+                continue
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            return list(answers)
+    raise AssertionError("EVAL brings the script along")
+
+
+def _glance(pipeline: Pipeline, said: Sequence[Any], since: dict[int, str | None], now: Sequence[Any]) -> Glance:
+    status, error, error_at, sealed, dead, *rest = said
+    destinations = []
+    for i, d in enumerate(pipeline.destinations):
+        cursor, its_status, confirmed_at, its_dead = rest[4 * i : 4 * i + 4]
+        destinations.append(
+            Seen(d.id, int(sealed) - int(cursor), its_status, seconds(confirmed_at), int(its_dead), seconds(since[i]))
+        )
+    return Glance(
+        status=cast(Status, status),
+        error=stored_error(error or None, error_at or None),
+        sealed=int(sealed),
+        dead=int(dead),
+        destinations=tuple(destinations),
+        series=buckets(rest[4 * len(destinations) :], FINE),
+        at=float(now[0]) + float(now[1]) / 1e6,
+    )

@@ -1,0 +1,31 @@
+-- glance: how a pipeline is, for a list of many: what a page would else ask some twenty commands for. It changes nothing.
+--
+-- @key pipeline  hash  status, error, error_at, sealed
+-- @key series    hash  rolling series of the pipeline
+-- @key dead      hash  dead letters before the fan-out
+-- @key each      hash*4000  delivery and dead letters of each destination, then the leases of the nodes
+-- @arg destinations int  how many
+-- @arg fields    text*100  of the series
+-- @returns ok STATUS ERROR ERROR_AT SEALED DEAD, per destination CURSOR STATUS CONFIRMED_AT DEAD, then the fields
+
+local p = redis.call('HMGET', K.pipeline, 'status', 'error', 'error_at', 'sealed')
+local status, err, at = p[1] or 'running', p[2] or '', p[3] or ''
+local count = tonumber(A.destinations)
+if status == 'running' then
+  local first
+  for i = 2 * count + 1, #K.each do
+    local l = redis.call('HMGET', K.each[i], 'failures', 'error', 'error_at', 'attempts')
+    if (l[1] and l[2]) or number(l[4]) > 1 then status = 'recovering' end
+    if l[1] and l[2] and (not first or number(l[3]) < first) then first, err, at = number(l[3]), l[2], l[3] end
+  end
+end
+local out = {'ok', status, err, at, p[4] or '0', redis.call('HLEN', K.dead)}
+for i = 1, count do
+  local d = redis.call('HMGET', K.each[2 * i - 1], 'cursor', 'status', 'confirmed_at')
+  out[#out + 1] = d[1] or p[4] or '0'
+  out[#out + 1] = d[2] or 'running'
+  out[#out + 1] = d[3] or ''
+  out[#out + 1] = redis.call('HLEN', K.each[2 * i])
+end
+for _, name in ipairs(A.fields) do out[#out + 1] = redis.call('HGET', K.series, name) or '' end
+return out

@@ -1,0 +1,138 @@
+"""Divided micro-batches: the records of one micro-batch at one destination, delivered by several tasks (ADR 27).
+
+Each task has a shard, whose records are numbered from 0 within it, so that the confirmed ones are few ranges however
+scattered they are in the micro-batch. A micro-batch that is not divided has no state here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.access import Access, portions
+from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
+from conduit_tasks.broker.deliveries import ALONG
+from conduit_tasks.broker.ranges import MOST, RangeSet
+from conduit_tasks.broker.series import sampled
+from conduit_tasks.broker.state import Division
+from conduit_tasks.topology import Node
+
+if TYPE_CHECKING:
+    from conduit_tasks.record.counts import Counts
+    from conduit_tasks.record.dead_letter import DeadLetter
+
+
+class Shards:
+    """Division of micro-batches, and confirms of their shards."""
+
+    def __init__(self, access: Access, dead_letters: DeadLetters) -> None:
+        self._access, self._keys = access, access.keys
+        self._dead_letters = dead_letters
+
+    def divide(self, destination: str, m: int, token: int, *, by: str, count: int, matched: int) -> Division | None:
+        """Fixes the division of micro-batch m, the one behind the cursor, into `count` shards; returns the one that is
+        fixed already, if there is one, and None if m was begun undivided.
+
+        `by`: `key`, `partition` or `none`; `matched`: records that the trigger matched. Raises Fenced, PipelineStopped.
+        """
+        keys = {**self._of(destination), "micro_batch": self._keys.micro_batch(m)}
+        fixed = self._access.run(scripts.DIVIDE, keys, m=m, token=token, by=by, count=count, matched=matched)
+        if int(fixed[1]) == 1:
+            return None
+        shards = int(fixed[1])
+        return Division(m, str(fixed[0]), shards, int(fixed[2]), (RangeSet(),) * shards, (None,) * shards)
+
+    def confirm(  # noqa: PLR0917  # as `Deliveries.confirm`
+        self,
+        destination: str,
+        m: int,
+        token: int,
+        shard: int,
+        numbers: RangeSet,
+        counts: Counts,
+        *,
+        total: int,
+        dead: Sequence[DeadLetter] = (),
+        run: str = "",
+        retention: float = 0.0,
+        observed: Mapping[str, int] | None = None,
+    ) -> str:
+        """Confirms records of a shard by their numbers in it (none or all of them confirmed before).
+
+        As `Deliveries.confirm`, but that the run is remembered for the whole micro-batch of `total` records. Returns
+        the pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
+        """
+        if not numbers:
+            raise ValueError("nothing to confirm: ranges are empty")
+        node, by = Node.destination(destination), f"run {run}"
+        parts = [RangeSet(tuple(some)) for some in portions(numbers.ranges, MOST)]
+        said = self._dead_letters.write_ahead(
+            destination,
+            node,
+            token,
+            Said({}, {}, index_entries(dead)),
+            epoch=0,
+            by=by,
+            every=len(parts) > 1,
+            along=ALONG,
+        )
+        keys = {
+            **self._of(destination),
+            "dead": self._keys.dead(destination),
+            "run": self._keys.run(destination, run),
+            "figures": self._keys.figures,
+            "series": self._keys.series(destination),
+        }
+        added = {name: n for name, n in asdict(counts).items() if n}
+        answer = [""]
+        for at, some in enumerate(parts, 1):
+            last = at == len(parts)
+            answer = self._access.run(
+                scripts.CONFIRM_SHARD,
+                keys,
+                m=m,
+                token=token,
+                shard=shard,
+                ranges=str(some),
+                total=total,
+                remember=int(retention * 1000) if run else 0,
+                # The counters go with the last part.
+                counts=added if last else {},
+                observed=dict(observed or {}) if last else {},
+                sampled=sampled(added, observed or {}) if last else {},
+                letters=said.letters if last else [],
+            )
+        return str(answer[0])
+
+    def whole(
+        self,
+        destination: str,
+        m: int,
+        token: int,
+        shard: int,
+        records: int,
+        *,
+        completing: Mapping[str, int] | None = None,
+    ) -> None:
+        """Says that a shard has so many records, all of them confirmed; the cursor moves with the last shard.
+
+        `completing`: durations (`metrics.histogram`) of the micro-batch, if this call completes it. Raises
+        InvariantBroken if they are not all confirmed, or the shards together are not what was sealed.
+        """
+        keys = {
+            **self._of(destination),
+            "micro_batch": self._keys.micro_batch(m),
+            "figures": self._keys.figures,
+            "series": self._keys.series(destination),
+        }
+        completes = dict(completing or {})
+        self._access.run(scripts.WHOLE, keys, m=m, token=token, shard=shard, records=records, completing=completes)
+
+    def _of(self, destination: str) -> dict[str, str]:
+        return {
+            "pipeline": self._keys.pipeline,
+            "destination": self._keys.destination(destination),
+            "lease": self._keys.lease(Node.destination(destination)),
+        }

@@ -1,0 +1,111 @@
+"""`conduit issues`: dead letters grouped by their cause; what somebody decided about each; all of one sent again."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from conduit_tasks.cli.arguments import Pipeline
+from conduit_tasks.cli.output import Format, note, print_json, print_table
+from conduit_tasks.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.issues import DecisionState
+    from conduit_tasks.dead_letters.issues import Issue
+    from conduit_tasks.micro_batch.context import Context
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Failures of one cause: look, decide."
+)
+
+IssueId = Annotated[str, typer.Argument(metavar="ISSUE", help="The issue's id, as `list` prints it.")]
+
+
+@app.command("list")
+def list_(
+    pipeline: Pipeline,
+    every: Annotated[bool, typer.Option("--all", help="Also those that are acknowledged, muted or resolved.")] = False,
+    format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
+) -> None:
+    """List the issues of PIPELINE: dead letters by node, class and shape of message. Exit code 1 if one is open."""
+    from conduit_tasks.micro_batch.context import opened
+
+    with opened(pipeline, "issues") as context:
+        found = _issues(context)
+    from conduit_tasks.dead_letters.issues import as_json
+
+    shown = [issue for issue in found if every or issue.state == "open"]
+    if format is Format.json:
+        print_json([as_json(issue) for issue in shown])
+    else:
+        headers = ["issue", "state", "letters", "keys", "first", "last", "node", "class", "message"]
+        print_table(
+            headers,
+            [
+                (i.id, i.state, i.count, i.affected, i.first[:19], i.last[:19], i.node, i.error_class, i.shape)
+                for i in shown
+            ],
+        )
+        if shown:
+            note(f"`conduit dead-letters list {pipeline} --issue ISSUE` lists its letters, `redrive` sends them again")
+    if any(issue.state == "open" for issue in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def acknowledge(pipeline: Pipeline, issue: IssueId) -> None:
+    """Say that somebody looks after it: it is in the list with `--all` only."""
+    _decide(pipeline, issue, "acknowledged")
+
+
+@app.command()
+def mute(
+    pipeline: Pipeline,
+    issue: IssueId,
+    until: Annotated[str | None, typer.Option("--for", help="So long (2h, 7d); default: until it is opened.")] = None,
+) -> None:
+    """Leave an issue out of the list for a while."""
+    from conduit_tasks.record.units import parse_duration
+
+    _decide(pipeline, issue, "muted", None if until is None else time.time() + parse_duration(until))
+
+
+@app.command()
+def resolve(pipeline: Pipeline, issue: IssueId) -> None:
+    """Say that its cause is gone: it is open again if it is seen again."""
+    _decide(pipeline, issue, "resolved")
+
+
+@app.command("open")
+def open_(pipeline: Pipeline, issue: IssueId) -> None:
+    """Take back what was decided."""
+    _decide(pipeline, issue, "open")
+
+
+def _decide(pipeline: str, id: str, state: DecisionState | Literal["open"], until: float | None = None) -> None:
+    from conduit_tasks.micro_batch.context import opened
+
+    with opened(pipeline, "issues") as context:
+        if not any(issue.id == id for issue in _issues(context)):
+            raise ConfigError(f"{pipeline} has no issue {id[:40]!r}; `conduit issues list {pipeline} --all` prints ids")
+        context.broker.issues.decide(id, state, f"{getpass.getuser()}@{socket.gethostname()}", until)
+    note(f"{id}: {state}")
+
+
+def _issues(context: Context) -> list[Issue]:
+    from conduit_tasks.dead_letters.book import read_book
+    from conduit_tasks.dead_letters.issues import issues, key_text
+    from conduit_tasks.dead_letters.marks import Marks
+    from conduit_tasks.dead_letters.store import DeadLetterStore
+    from conduit_tasks.record import jsons
+
+    root, broker = context.settings.path(context.settings.dead_letters), context.broker
+    store, marks = DeadLetterStore(root, context.pipeline.id), Marks(root, context.pipeline.id)
+    rows = [entry.row for entry in read_book(store, marks, broker).entries if entry.open]
+    for row in rows:
+        row["key"] = key_text(jsons.exact(row["record"])["key"])
+    return issues(rows, broker.issues.decisions(), broker.access.now())

@@ -1,0 +1,65 @@
+"""Whether several tasks deliver a micro-batch to a destination, and what they answer together (ADR 27)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from conduit_tasks.connectors.registry import destination_class
+from conduit_tasks.delivery.shard import partitions
+from conduit_tasks.delivery.work import DeliveryReport, add
+from conduit_tasks.errors import ConduitError, Fenced, Unavailable
+from conduit_tasks.micro_batch.numbering import matched_of
+from conduit_tasks.pipeline.parallel import one_task
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.broker.state import DeliveryState, Division
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.spool.manifest import SealedManifest
+    from conduit_tasks.topology import Destination
+
+LEAST = 100
+"""The least records per task: for fewer, its start costs more than it gains."""
+
+
+def division_of(context: Context, destination: Destination, lease: Lease, state: DeliveryState) -> Division | None:
+    """Returns the division of the micro-batch behind the cursor, fixed in the broker; None: one task delivers it.
+
+    One that was begun divided, or undivided, is finished so. Costs nothing where the file asks for one task. Raises
+    Fenced, PipelineStopped.
+    """
+    if state.division is not None:
+        return state.division
+    delivery = destination.delivery
+    if delivery.parallelism == 1 or state.confirmed or one_task(destination, destination_class(destination.plugin)):
+        return None
+    broker, number = context.broker, state.cursor + 1
+    if broker.redrives.parked(destination.id):
+        # Keys that wait from before: later records of them have to be seen by one task.
+        return None
+    manifest = context.spool.read_sealed(broker.micro_batches.get(number).manifest)
+    matched = matched_of(context, manifest, destination)
+    count = _tasks(delivery.parallelism, delivery.order_by, manifest, matched)
+    if count == 1:
+        return None
+    return broker.shards.divide(destination.id, number, lease.token, by=delivery.order_by, count=count, matched=matched)
+
+
+def _tasks(most: int, by: str, manifest: SealedManifest, matched: int) -> int:
+    possible = partitions(manifest) if by == "partition" else most
+    return max(1, min(most, possible, matched // LEAST))
+
+
+def joined(answers: Sequence[DeliveryReport | ConduitError]) -> DeliveryReport | ConduitError:
+    """Returns what several tasks answered as one answer: the sum of their reports, or the error that says most: that a
+    destination is down, or that a task was fenced, may follow from another task's error."""
+    errors = [answer for answer in answers if isinstance(answer, ConduitError)]
+    if errors:
+        return min(errors, key=lambda error: isinstance(error, Fenced) + 2 * isinstance(error, Unavailable))
+    report = DeliveryReport()
+    for answer in answers:
+        assert isinstance(answer, DeliveryReport)
+        counts, flushes = add(report.counts, answer.counts), report.flushes + answer.flushes
+        report = DeliveryReport(counts, flushes, max(report.seconds, answer.seconds))
+    return report

@@ -1,0 +1,129 @@
+"""Airflow assets of a pipeline's ends: the URI of what a destination writes, made from its settings (docs/assets.md).
+
+Looks at the settings alone, for parsing DAGs; nothing of a login or a query is in a URI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import quote, urlsplit
+
+from conduit_tasks.settings import settings as installation
+from conduit_tasks.topology import Destination, Source
+
+SAFE = "/:@!$&'()*+,;=~-._%"
+LONGEST = 1_500
+"""Characters that Airflow keeps of a URI."""
+
+
+def outlets(destination: Destination) -> tuple[str, ...]:
+    """Returns the assets that a destination writes: those of its file, else the one that its settings name, if they
+    do."""
+    if destination.assets is not None:
+        return destination.assets
+    made = _MADE.get(destination.plugin)
+    uri = made(destination.settings) if made is not None else ""
+    return (uri,) if uri and len(uri) <= LONGEST else ()
+
+
+def inlets(source: Source) -> tuple[str, ...]:
+    """Returns the assets that a source reads: those of its file."""
+    return source.assets or ()
+
+
+def wrong(asset: str) -> str:
+    """Says what is wrong with an asset that a file names; "" if nothing is."""
+    if not asset.strip() or len(asset) > LONGEST or not asset.isascii() or not asset.isprintable():
+        return f"an asset has 1 to {LONGEST} printable ASCII characters"
+    parts = urlsplit(asset)
+    if parts.scheme == "airflow":
+        return "Airflow keeps the scheme airflow for itself"
+    return "an asset is shown to everybody: leave out the login" if "@" in parts.netloc else ""
+
+
+def _path(text: str) -> str:
+    if not text or "{{" in text:
+        return ""
+    if "://" in text:
+        parts = urlsplit(text)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{quote(parts.path, SAFE)}"
+    return f"file://{quote(installation().path(text), SAFE)}"
+
+
+def _bucket(settings: Mapping[str, str]) -> str:
+    bucket = settings.get("bucket") or settings.get("aws.bucket", "")
+    return f"s3://{bucket}/{quote(settings.get('prefix', ''), SAFE)}" if bucket and "{{" not in bucket else ""
+
+
+def _table(settings: Mapping[str, str]) -> str:
+    """Returns the table of a database; "" if the address is in a connection, which nobody asks for when DAGs are
+    parsed."""
+    url, table = settings.get("url", ""), settings.get("table", "")
+    scheme = url.partition("://")[0].partition("+")[0]
+    if not url or not table or "{{" in table:
+        return ""
+    if scheme == "sqlite":
+        path = url.partition("://")[2].removeprefix("/").partition("?")[0]
+        return f"sqlite://{quote(installation().path(path), SAFE)}/{quote(table, SAFE)}" if path else ""
+    parts = _split(url)
+    if parts is None:
+        return ""
+    host, port, path = parts
+    if scheme in ("postgres", "postgresql"):
+        schema, _, name = table.rpartition(".")
+        return f"postgres://{host}:{port or 5432}{path}/{quote(schema or 'public', SAFE)}/{quote(name, SAFE)}"
+    return f"{scheme}://{host}{f':{port}' if port else ''}{path}/{quote(table, SAFE)}"
+
+
+def _topic(settings: Mapping[str, str]) -> str:
+    servers, topic = settings.get("servers", "").split(","), settings.get("topic", "")
+    if not servers[0].strip() or not topic or "{{" in topic:
+        return ""
+    return f"kafka://{servers[0].strip()}/{quote(topic, SAFE)}"
+
+
+def _stream(settings: Mapping[str, str]) -> str:
+    parts, stream = _split(settings.get("url", "")), settings.get("stream", "")
+    if parts is None or not stream or "{{" in stream:
+        return ""
+    host, port, path = parts
+    return f"redis://{host}:{port or 6379}{path or '/0'}/{quote(stream, SAFE)}" if host else ""
+
+
+def _address(settings: Mapping[str, str]) -> str:
+    parts = _split(settings.get("url", ""))
+    if parts is None or not parts[0]:
+        return ""
+    scheme, (host, port, path) = settings["url"].partition("://")[0], parts
+    return f"{scheme}://{host}{f':{port}' if port else ''}{path}"
+
+
+def _queue(settings: Mapping[str, str]) -> str:
+    queue = settings.get("queue", "")
+    parts = _split(queue)
+    return f"sqs://{parts[0]}{parts[2]}" if parts and parts[0] else f"sqs://{quote(queue, SAFE)}" if queue else ""
+
+
+def _split(url: str) -> tuple[str, int | None, str] | None:
+    """Returns host, port and path of a URL; None if it is none, or cannot be read."""
+    if "://" not in url:
+        return None
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.port, quote(parts.path.rstrip("/"), SAFE)
+    except ValueError:
+        return None
+
+
+_MADE: dict[str, Callable[[Mapping[str, str]], str]] = {
+    "file": lambda settings: _path(settings.get("path", "")),
+    "delta": lambda settings: _path(settings.get("path", "")),
+    "s3": _bucket,
+    "sql": _table,
+    "postgres": _table,
+    "kafka": _topic,
+    "redis": _stream,
+    "http": _address,
+    "sqs": _queue,
+}
+"""Plugin → URI of what its settings name; "" if they do not."""

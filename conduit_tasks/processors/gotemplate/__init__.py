@@ -1,1 +1,0 @@
-"""The Go templates of conditions and values: lexer, parser and functions behind `processors.template`."""

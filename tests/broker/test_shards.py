@@ -1,0 +1,254 @@
+"""Divided micro-batches: the state of several tasks that deliver to one destination (ADR 27)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.errors import Fenced, InvariantBroken, PipelineStopped
+from conduit_tasks.record.counts import Counts
+from tests.broker.conftest import Feed, letter, make_broker
+from tests.conftest import RedisServer
+
+NODE = "destinations.x"
+
+
+def divide(feed: Feed, m: int, count: int = 2, matched: int = 10, by: str = "key") -> None:
+    assert feed.broker.shards.divide("x", m, feed.lease("x").token, by=by, count=count, matched=matched)
+
+
+def tell(feed: Feed, m: int, shard: int, numbers: str, *, token: int | None = None, **more: object) -> str:
+    ranges = RangeSet.parse(numbers)
+    counts = Counts(matched=ranges.count, delivered=ranges.count)
+    own = feed.lease("x").token if token is None else token
+    return feed.broker.shards.confirm("x", m, own, shard, ranges, counts, total=10, **more)  # type: ignore[arg-type]
+
+
+def end(feed: Feed, m: int, shard: int, records: int) -> None:
+    feed.broker.shards.whole("x", m, feed.lease("x").token, shard, records)
+
+
+def test_the_cursor_moves_once_every_shard_is_whole_and_nothing_is_left_of_them(feed: Feed) -> None:
+    """Given a micro-batch of ten records in two shards, then the cursor moves with the second one's end, and the
+    destination's state is as it would be after one task."""
+    m = feed.sealed()
+    divide(feed, m)
+    tell(feed, m, 0, "0-3")
+    tell(feed, m, 1, "0-1")
+    end(feed, m, 0, 4)
+    state = feed.broker.deliveries.get("x")
+    assert (state.cursor, state.confirmed_records) == (m - 1, 6)
+    assert state.division is not None
+    assert state.division.open == [1]
+    tell(feed, m, 1, "2-5")
+    end(feed, m, 1, 6)
+    state = feed.broker.deliveries.get("x")
+    assert (state.cursor, state.division, state.counters["delivered"]) == (m, None, 10)
+    stored = feed.broker.access.hash(feed.broker.keys.destination("x"))
+    assert not [name for name in stored if name in {"ranges", "divided"} or name.startswith("shard:")]
+
+
+def test_a_repeated_word_changes_nothing_and_one_that_is_half_told_is_refused(feed: Feed) -> None:
+    m = feed.sealed()
+    divide(feed, m)
+    for _ in range(2):
+        tell(feed, m, 0, "0-3", dead=[letter(m, 5)])
+    assert feed.broker.deliveries.get("x").counters["delivered"] == 4
+    assert feed.broker.dead_letters.count("x") == 1
+    with pytest.raises(InvariantBroken, match="confirmed in part"):
+        tell(feed, m, 0, "2-5")
+    for _ in range(2):
+        end(feed, m, 0, 4)
+    # A word on a shard that is whole, or on a micro-batch that is complete, is a late repeat.
+    tell(feed, m, 0, "0-3")
+    tell(feed, m, 1, "0-5")
+    end(feed, m, 1, 6)
+    end(feed, m, 1, 6)
+    tell(feed, m, 1, "0-5")
+    assert feed.broker.deliveries.get("x").counters["delivered"] == 10
+
+
+def test_a_shard_is_whole_only_if_all_its_records_are_confirmed_and_all_shards_are_what_was_sealed(feed: Feed) -> None:
+    m = feed.sealed()
+    divide(feed, m)
+    tell(feed, m, 0, "0-2,4-4")
+    with pytest.raises(InvariantBroken, match="shard 0 of micro-batch 1 has 5 records"):
+        end(feed, m, 0, 5)
+    tell(feed, m, 0, "3-3")
+    end(feed, m, 0, 5)
+    tell(feed, m, 1, "0-3")
+    with pytest.raises(InvariantBroken, match="have 9 records, but 10 were sealed"):
+        end(feed, m, 1, 4)
+    with pytest.raises(InvariantBroken, match="not divided into more than 2 shards"):
+        tell(feed, m, 2, "0-0")
+    assert feed.broker.deliveries.get("x").cursor == m - 1
+
+
+def test_a_shard_without_records_is_whole_at_once(feed: Feed) -> None:
+    m = feed.sealed()
+    divide(feed, m)
+    end(feed, m, 1, 0)
+    tell(feed, m, 0, "0-9")
+    end(feed, m, 0, 10)
+    assert feed.broker.deliveries.get("x").cursor == m
+
+
+def test_a_micro_batch_is_finished_by_the_number_of_tasks_that_it_was_begun_with(feed: Feed) -> None:
+    m = feed.sealed()
+    divide(feed, m, 4, by="none")
+    tell(feed, m, 3, "0-1")
+    again = feed.broker.shards.divide("x", m, feed.lease("x").token, by="key", count=2, matched=10)
+    assert again is not None
+    assert (again.by, again.count) == ("none", 4)
+    division = feed.broker.deliveries.get("x").division
+    assert division is not None
+    assert (division.by, division.count, division.confirmed) == ("none", 4, 2)
+
+
+def test_a_micro_batch_that_one_task_has_begun_is_not_divided(feed: Feed) -> None:
+    m = feed.sealed()
+    feed.confirm("x", m, [(0, 2)])
+    assert feed.broker.shards.divide("x", m, feed.lease("x").token, by="key", count=2, matched=10) is None
+    assert feed.broker.deliveries.get("x").division is None
+
+
+def test_only_the_micro_batch_behind_the_cursor_is_divided(feed: Feed) -> None:
+    m = feed.sealed()
+    feed.sealed()
+    with pytest.raises(InvariantBroken, match="is not the sealed one behind cursor 0"):
+        divide(feed, m + 1)
+
+
+def test_the_run_that_delivered_a_shard_is_remembered_for_the_whole_micro_batch(feed: Feed) -> None:
+    m = feed.sealed()
+    divide(feed, m)
+    tell(feed, m, 1, "2-3", run="r", retention=60.0)
+    assert feed.broker.redeliveries.confirmed_by("x", ["r"]) == {"r": {str(m): "0-9"}}
+
+
+# -- attempts -----------------------------------------------------------------------------------------------------
+
+
+def test_attempts_at_different_shards_go_on_beside_each_other_under_tokens_of_their_own(feed: Feed) -> None:
+    m = feed.sealed()
+    driver = feed.lease("x")
+    divide(feed, m)
+    one, two = (feed.broker.leases.attempt(NODE, "x", driver.token, shard) for shard in (0, 1))
+    assert len({driver.token, one.token, two.token}) == 3
+    tell(feed, m, 0, "0-3", token=one.token)
+    tell(feed, m, 1, "0-3", token=two.token)
+    one.release()
+    # What has ended is not heard any more; the other one goes on.
+    with pytest.raises(Fenced):
+        tell(feed, m, 0, "4-4", token=one.token)
+    tell(feed, m, 1, "4-4", token=two.token)
+
+
+def test_a_later_attempt_at_a_shard_fences_the_earlier_one_alone_once_that_has_lapsed(
+    redis_server: RedisServer, broker: Broker
+) -> None:
+    """Given attempts at two shards, of which one falls silent, then its successor begins once a lease has lapsed; the
+    silent one is not heard then, and the attempt at the other shard is."""
+    feed = Feed(make_broker(redis_server, ttl=0.5, grace=0.1))
+    m = feed.sealed()
+    driver = feed.lease("x")
+    divide(feed, m)
+    silent, other = (feed.broker.leases.attempt(NODE, "x", driver.token, shard) for shard in (0, 1))
+    successor = feed.broker.leases.attempt(NODE, "x", driver.token, 0)
+    with pytest.raises(Fenced):
+        tell(feed, m, 0, "0-0", token=silent.token)
+    tell(feed, m, 0, "0-0", token=successor.token)
+    tell(feed, m, 1, "0-0", token=other.token)
+
+
+def test_an_attempt_at_a_shard_that_is_alive_holds_off_its_successor(redis_server: RedisServer, broker: Broker) -> None:
+    feed = Feed(make_broker(redis_server, ttl=0.5, grace=0.1))
+    m = feed.sealed()
+    driver = feed.lease("x")
+    divide(feed, m)
+    alive = feed.broker.leases.attempt(NODE, "x", driver.token, 0)
+    ended: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        successor = pool.submit(feed.broker.leases.attempt, NODE, "x", driver.token, 0)
+        for number in range(10):
+            # Its words keep it: the last comes two lease times after it began.
+            time.sleep(0.1)
+            tell(feed, m, 0, f"{number}-{number}", token=alive.token)
+        ended.append("alive")
+        alive.release()
+        assert successor.result(60).token > alive.token
+    assert ended == ["alive"]
+
+
+def test_a_new_driver_fences_every_attempt_at_a_shard(feed: Feed) -> None:
+    m = feed.sealed()
+    driver = feed.lease("x")
+    divide(feed, m)
+    attempts = [feed.broker.leases.attempt(NODE, "x", driver.token, shard) for shard in range(2)]
+    driver.release()
+    successor = feed.broker.leases.acquire(NODE, "successor")
+    assert successor.token > max(attempt.token for attempt in attempts)
+    for shard, attempt in enumerate(attempts):
+        with pytest.raises(Fenced):
+            tell(feed, m, shard, "0-0", token=attempt.token)
+    held = feed.broker.access.hash(feed.broker.keys.lease(NODE))
+    assert not [name for name in held if ":" in name]
+
+
+def test_an_attempt_at_a_shard_that_gives_up_holds_off_later_ones(feed: Feed) -> None:
+    feed.sealed()
+    driver = feed.lease("x")
+    attempt = feed.broker.leases.attempt(NODE, "x", driver.token, 1)
+    feed.broker.leases.give_up(NODE, attempt.token, "no answer")
+    assert feed.broker.leases.gave_up(NODE) == "no answer"
+
+
+# -- windows ------------------------------------------------------------------------------------------------------
+
+
+def voting(feed: Feed, m: int, shard: int) -> Callable[[int, str], int | None]:
+    def vote(first: int, votes: str) -> int | None:
+        given = [(v[0], int(v[1:])) for v in votes.split(",")]
+        return feed.broker.deliveries.vote(
+            "x", m, feed.lease("x").token, first, given, size=10, threshold=1, error="refused", shard=shard
+        )
+
+    return vote
+
+
+def test_each_shard_has_a_window_of_its_own_and_the_first_that_trips_stops_all(feed: Feed) -> None:
+    """Given windows of ten outcomes that tolerate one nack, then two shards may have one each, a second one in either
+    of them stops the pipeline, and no further votes are taken at any shard until it is started."""
+    m = feed.sealed()
+    one, two = voting(feed, m, 0), voting(feed, m, 1)
+    assert one(0, "a2,n1") is None
+    assert two(0, "a1,n1") is None
+    # Told again, they are not counted again.
+    assert two(0, "a1,n1") is None
+    assert two(2, "a1,n1") == 1
+    # The answer of the call that tripped comes again if the call does.
+    assert two(2, "a1,n1") == 1
+    assert feed.broker.lifecycle.status().status == "degraded"
+    with pytest.raises(PipelineStopped):
+        one(3, "n1")
+    feed.broker.lifecycle.start()
+    assert two(3, "n1") is None
+    assert one(3, "a3,n1") is None
+
+
+def test_the_first_shards_window_is_that_of_a_micro_batch_that_is_not_divided(feed: Feed) -> None:
+    m = feed.sealed()
+    assert voting(feed, m, 0)(0, "a1,n1") is None
+    feed.confirm("x", m, [(0, 9)])
+    following = feed.sealed()
+    assert (
+        feed.broker.deliveries.vote(
+            "x", following, feed.lease("x").token, 0, [("n", 1)], size=10, threshold=1, error="refused"
+        )
+        == 0
+    )

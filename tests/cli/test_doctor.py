@@ -1,0 +1,161 @@
+"""`conduit doctor`: what it names in an installation that is wrong, what to do, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.cli import checks
+from conduit_tasks.cli.checks import Checked
+from conduit_tasks.cli.executors import differences, look, versions
+from conduit_tasks.settings import forget
+from tests.conftest import RedisServer
+from tests.micro_batch.harness import write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: in.txt}}
+      - {id: out, type: destination, plugin: file, settings: {path: out.jsonl}}
+"""
+SPARK = '{"conn_type": "spark", "host": "local[*]"}'
+
+
+def found(*checks: Callable[[], Any]) -> dict[str, Checked]:
+    return {each.what: each for check in checks for each in check()}
+
+
+def test_the_command_says_what_was_found_and_what_to_do(home: Path, tmp_path: Path) -> None:
+    # Given an installation with a pipeline, a Redis and a Spark connection, but no database of Airflow
+    write_pipeline(home, "p", PIPELINE)
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW_CONN_SPARK_DEFAULT": SPARK}
+    # When
+    done = subprocess.run(
+        [sys.executable, "-m", "conduit_tasks.cli", "doctor", "--format", "json"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    states = {each["what"]: (each["state"], each["found"], each["todo"]) for each in json.loads(done.stdout)}
+    # Then what is right is said to be, and what cannot be looked at from here
+    assert {name for name, (state, _, _) in states.items() if state == "wrong"} == set()
+    assert states["Spark connection"][:2] == ("good", "spark_default: local[*]")
+    assert [states[name][0] for name in ("Redis", "home", "spool", "dead letters", "pipelines", "plugin")] == [
+        "good"
+    ] * 6
+    assert states["pool"][0] == "unknown"
+    assert "AIRFLOW_HOME" in states["pool"][2]
+    assert done.returncode == 2
+    # And whatever is not good says what to do
+    assert all(todo for state, _, todo in states.values() if state != "good")
+
+
+def test_the_exit_code_is_that_of_the_worst(conduit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(*states: str) -> int:
+        each = [Checked(state, state, "found", "do this") for state in states]  # type: ignore[arg-type]
+        monkeypatch.setattr(checks, "everything", lambda **_: iter(each))
+        result = conduit("doctor")
+        assert all(f"{state}: do this" in result.output for state in states if state != "good")
+        return int(result.exit_code)
+
+    assert given("good", "doubtful") == 0
+    assert given("good", "unknown", "doubtful") == 2
+    assert given("wrong", "unknown", "good") == 1
+
+
+def test_a_check_that_breaks_leaves_the_others(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def redis() -> Any:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(checks, "redis", redis)
+    states = {each.what: each.state for each in checks.everything(executors=False)}
+    assert states["redis"] == "unknown"
+    assert states["spool"] == "good"
+
+
+def test_a_redis_that_does_not_answer_is_wrong(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDUIT_REDIS_URL", "redis://u:geheim@127.0.0.1:1/0")
+    forget()
+    only = found(checks.redis)["Redis"]
+    assert only.state == "wrong"
+    assert "CONDUIT_REDIS_URL" in only.todo
+    assert "geheim" not in only.found
+
+
+def test_a_redis_that_would_lose_data_is_wrong_unless_it_is_told_to_be(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a Redis without an append-only file that evicts
+    server = RedisServer(tmp_path)
+    server.start("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
+    try:
+        monkeypatch.setenv("CONDUIT_REDIS_URL", server.url)
+        forget()
+        problems = [each for each in checks.redis() if each.what == "Redis durability"]
+        assert {each.state for each in problems} == {"wrong"}
+        assert {each.todo for each in problems} == {"set `appendonly yes`", "set `maxmemory-policy noeviction`"}
+        monkeypatch.setenv("CONDUIT_REDIS_DURABILITY", "unsafe")
+        forget()
+        assert {each.state for each in checks.redis() if each.what == "Redis durability"} == {"doubtful"}
+    finally:
+        server.kill()
+
+
+def test_a_spool_that_cannot_be_written_is_wrong(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "a-file").write_text("")
+    monkeypatch.setenv("CONDUIT_SPOOL", "a-file/spool")
+    forget()
+    states = found(checks.folders)
+    assert states["spool"].state == "wrong"
+    assert "CONDUIT_SPOOL" in states["spool"].todo
+    assert states["dead letters"].state == "good"
+    # And nothing is left of what was tried
+    assert list((home / ".conduit" / "dead-letters").iterdir()) == []
+
+
+def test_a_pipeline_with_an_error_is_wrong(home: Path) -> None:
+    write_pipeline(home, "p", PIPELINE.replace("path: in.txt", "pth: in.txt"))
+    only = found(checks.pipelines)["pipelines"]
+    assert (only.state, "E205" in only.found) == ("wrong", True)
+
+
+def test_a_spark_connection_is_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conduit_tasks import connections
+    from conduit_tasks.connections import Connection
+
+    def given(**fields: Any) -> dict[str, Checked]:
+        connections.give({"spark_default": Connection("spark_default", **fields)} if fields else {})
+        return found(checks.spark)
+
+    try:
+        assert given()["Spark connection"].state == "wrong"
+        assert given(type="spark_connect", host="localhost", port=1)["Spark connection"].state == "wrong"
+        # A folder as spool, and executors on other machines
+        assert given(type="spark", host="spark://elsewhere", port=7077)["spool of a cluster"].state == "doubtful"
+        assert "spool of a cluster" not in given(type="spark", host="local[2]")
+        monkeypatch.setenv("JAVA_HOME", str(home / "none"))
+        assert given(type="spark", host="local[2]")["Java"].state == "wrong"
+    finally:
+        connections.give(None)
+
+
+def test_executors_are_looked_at(home: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given executors that see everything
+    answers = look(None, "local[2]")
+    # Then nothing is wrong, and nothing is left in the spool
+    assert list(differences(answers)) == []
+    assert not list((home / ".conduit" / "spool").glob(".doctor-*"))
+    # And where one is another machine
+    strange = {**versions(), "host": "far", "file": "f", "pyarrow": "1.0", "redis": "refused", "spool": "read-only"}
+    assert len(list(differences([strange]))) == 3
+    lost = {**versions(), "host": "far", "file": "f", "lost": True}
+    [(said, todo)] = differences([lost])
+    assert said == "far: what it writes into the spool is not seen here"
+    assert "CONDUIT_SPOOL" in todo

@@ -1,0 +1,64 @@
+"""Shards of a micro-batch in processes of their own, beside each other, in place of Spark executors."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.parts import ROOT
+from tests.micro_batch.harness import here
+
+EXECUTOR = (
+    "import pickle, sys; function, piece = pickle.load(sys.stdin.buffer); answer = function(piece); "
+    "sys.stdout.buffer.write(pickle.dumps(answer))"
+)
+
+
+class Died(Exception):
+    """A process ended without an answer, as a Python worker of Spark does that is killed."""
+
+
+@dataclass
+class Beside:
+    """Runs each shard in a process of its own. `retries`: how often a piece whose process died is run again, alone, as
+    Spark's task retry does. `processes`: those under way and those before, by piece."""
+
+    retries: int = 0
+    processes: dict[Any, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
+    jobs: list[list[Any]] = field(default_factory=list)
+
+    def __call__(self, function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        if not isinstance(pieces[0], int):
+            return here(function, pieces)  # a source's slices
+        self.jobs.append(list(pieces))
+        with ThreadPoolExecutor(len(pieces)) as pool:
+            return list(pool.map(lambda piece: self._answer(function, piece), pieces))
+
+    def _answer(self, function: Callable[[Any], Any], piece: Any) -> Any:
+        for _ in range(1 + self.retries):
+            process = self.start(function, piece)
+            said, _ = process.communicate(timeout=240)
+            if process.returncode == 0:
+                return pickle.loads(said)
+        raise Died(f"the process of {piece} ended with {process.returncode}")
+
+    def start(self, function: Callable[[Any], Any], piece: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", EXECUTOR]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.processes.setdefault(piece, []).append(process)
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps((function, piece)))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def stop(self) -> None:
+        for some in self.processes.values():
+            for process in some:
+                process.kill()
+                process.wait()

@@ -1,0 +1,257 @@
+"""One destination delivered by several tasks (`delivery.parallelism`), and what happens when one of them dies, stands
+still, or its target does not answer (ADR 27)."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import Fenced
+from conduit_tasks.ledger.messages import Overall
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.dividing import division_of
+from conduit_tasks.micro_batch.every import keeping
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.recorded import ledger
+from conduit_tasks.micro_batch.sending import leased
+from conduit_tasks.micro_batch.shard_task import ShardTask
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.settings import settings
+from conduit_tasks.topology import UNTOLD
+from tests.faults.beside import Beside, Died
+from tests.faults.parts import Receiver, drive, events, until
+from tests.micro_batch.harness import deliver_again, here, run_once, state, write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - id: to
+        type: destination
+        plugin: http
+        settings: {url: "URL"}
+        delivery: {timeout: 2s, max-unconfirmed: 8, order-by: ORDER, parallelism: TASKS}
+"""
+WINDOW = """
+        dead-letter-queue: {window-size: SIZE, window-nack-threshold: NACKS}
+"""
+
+
+def pipeline(home: Path, url: str, *, order: str = "key", tasks: int = 3, more: str = "") -> None:
+    text = PIPELINE.replace("URL", url).replace("ORDER", order).replace("TASKS", str(tasks))
+    write_pipeline(home, "p", text + more)
+
+
+def lanes(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Events of 40 keys: every shard has some."""
+    return [row for key in range(40) for row in events(folder, count // 40, lane=f"{key}-")]
+
+
+@pytest.fixture
+def beside() -> Iterator[Beside]:
+    made = Beside()
+    yield made
+    made.stop()
+
+
+def sealed(run: str = "run") -> None:
+    plan_run("p", run)
+    with opened("p", run) as context:
+        read_source(context, "in", here, 5.0)
+
+
+def deliver(run_all: Any, run: str = "run", wait: float = 20.0) -> Any:
+    with opened("p", run) as context:
+        return deliver_destination(context, "to", run_all, run=run, wait=wait, cleared=False, progress=lambda **_: None)
+
+
+def all_there(receiver: Receiver, count: int, repeats: int = 0) -> None:
+    seen = receiver.summary()
+    assert seen["accepted"] == count
+    assert seen["duplicates"] <= repeats
+    assert seen["out_of_order"] == 0
+    broker = state("p")
+    delivered = broker.deliveries.get("to")
+    stored = broker.access.hash(broker.keys.destination("to"))
+    broker.close()
+    assert delivered.division is None
+    assert not [name for name in stored if name.startswith("shard:") or name in {"divided", "ranges"}]
+    assert delivered.counters["delivered"] + delivered.counters["nacked"] == delivered.counters["matched"]
+
+
+@pytest.mark.proves("C9", "I10")
+@pytest.mark.parametrize("order", ["key", "partition", "none"])
+def test_several_tasks_deliver_a_micro_batch_each_its_own_records(
+    quick: Path, receiver: Receiver, beside: Beside, order: str
+) -> None:
+    """Given records of 40 keys in one file for each of 4 partitions, then three tasks deliver all of them, once, in the
+    order that `order-by` keeps; the state left is that of one task, and the ledger names every record once."""
+    pipeline(quick, receiver.url, order=order)
+    by_file = "settings: {partition-by: file, path"
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text().replace("settings: {path", by_file)
+    write_pipeline(quick, "p", text)
+    for number in range(4):
+        folder = quick / "data" / "new"
+        rows = [row for key in range(10) for row in events(folder, 30, lane=f"{number}-{key}-")]
+        assert len(rows) == 300
+        (folder / "a.jsonl").rename(quick / "data" / f"{number}.jsonl")
+    sealed()
+    deliver(beside)
+    assert beside.jobs == [[0, 1, 2]]
+    if order == "none":
+        assert receiver.accepted() == 1_200
+    else:
+        all_there(receiver, 1_200)
+    with opened("p", "run") as context:
+        assert context.broker.deliveries.get("to").cursor == 1
+        rows = ledger(context).read("to").to_pylist()
+        assert sum(row["records"] for row in rows) == 1_200
+        assert {row["outcome"] for row in rows} == {"acked"}
+        root = settings().path(settings().dead_letters)
+        assert Overall(context.pipeline, context.spool, root).of(1).acked.count == 1_200
+
+
+def test_few_records_are_delivered_by_one_task_whose_state_is_as_ever(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    pipeline(quick, receiver.url)
+    lanes(quick / "data", 160)
+    sealed()
+    deliver(beside)
+    assert beside.jobs == [[0]]
+    all_there(receiver, 160)
+
+
+@pytest.mark.proves("C10")
+def test_a_task_whose_worker_is_killed_is_run_again_alone(quick: Path, receiver: Receiver, beside: Beside) -> None:
+    """Given three tasks in the middle, of which one is killed and run again, then the others go on, and only what that
+    one had not told the broker is sent again."""
+    beside.retries = 1
+    pipeline(quick, receiver.url)
+    lanes(quick / "data", 2_400)
+    sealed()
+    receiver.hold(600)
+    done = threading.Thread(target=deliver, args=(beside,))
+    done.start()
+    try:
+        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
+        beside.processes[1][0].send_signal(signal.SIGKILL)
+        receiver.release()
+    finally:
+        done.join()
+    assert {piece: len(of) for piece, of in beside.processes.items()} == {0: 1, 1: 2, 2: 1}
+    all_there(receiver, 2_400, repeats=8 + UNTOLD)
+
+
+@pytest.mark.proves("C10")
+def test_a_delivery_that_was_cut_off_is_finished_by_the_number_of_tasks_that_it_was_begun_with(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    """Given a driver that fails because one of three tasks died in the middle, and a file that asks for one task by
+    then and another order, then the run that follows starts the open shards of the three, and the one after it one
+    task."""
+    pipeline(quick, receiver.url)
+    lanes(quick / "data", 2_400)
+    sealed()
+    receiver.hold(600)
+
+    def killed() -> None:
+        with pytest.raises(Died):
+            deliver(beside)
+
+    done = threading.Thread(target=killed)
+    done.start()
+    try:
+        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
+        beside.processes[1][0].send_signal(signal.SIGKILL)
+        receiver.release()
+    finally:
+        done.join()
+    pipeline(quick, receiver.url, order="partition", tasks=1)
+    drive(run_all=beside)
+    assert beside.jobs == [[0, 1, 2], [1]]
+    all_there(receiver, 2_400, repeats=8 + UNTOLD)
+    events(quick / "data", 700, start=5_000, lane="new-")
+    drive(run_all=beside)
+    assert beside.jobs == [[0, 1, 2], [1], [0]]
+    all_there(receiver, 3_100, repeats=8 + UNTOLD)
+
+
+@pytest.mark.proves("I4")
+def test_a_task_that_stood_still_while_its_shard_was_given_to_another_cannot_confirm(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    pipeline(quick, receiver.url, tasks=2)
+    lanes(quick / "data", 2_400)
+    sealed()
+    with opened("p", "run") as context:
+        to = context.pipeline.destination("to")
+        with leased(context, to) as lease, keeping(lease):
+            division = division_of(context, to, lease, context.broker.deliveries.get("to"))
+            assert division is not None
+            slower = replace(to, delivery=replace(to.delivery, rate_limit=100.0))
+            task = ShardTask(get_pipeline("p"), "to", 1, lease.token, "run", division=division)
+            slow = replace(task, pipeline=replace(task.pipeline, destinations=(slower,)))
+            first = beside.start(slow, 0)
+            until(lambda: receiver.accepted() >= 30, "the middle of the shard")
+            first.send_signal(signal.SIGSTOP)
+            other, second = beside(task, [1, 0])
+            first.send_signal(signal.SIGCONT)
+            said = first.communicate(timeout=240)[0]
+        assert Fenced.__name__.encode() in said
+        assert context.broker.deliveries.get("to").cursor == 1
+    assert other.counts.delivered + second.counts.delivered <= 2_400
+    all_there(receiver, 2_400, repeats=8 + UNTOLD)
+
+
+def test_a_nack_at_any_task_stops_the_pipeline_and_is_sent_again_after_a_start(
+    quick: Path, receivers: Any, beside: Beside
+) -> None:
+    """Given the default window, in which no nack is tolerated, then the first one of any task stops all; everything
+    else is delivered once it is started again and the receiver takes it."""
+    receiver = receivers("--refuse", "k=3-2")
+    pipeline(quick, receiver.url)
+    lanes(quick / "data", 1_200)
+    said = run_once("p", run_all=beside)["destinations.to"]
+    assert "does not tolerate" in str(said) or "degraded" in str(said), said
+    broker = state("p")
+    assert broker.lifecycle.status().status == "degraded"
+    assert broker.dead_letters.count("to") == 0
+    receiver.mode("clean")
+    pipeline(quick, receiver.url, more=WINDOW.replace("SIZE", "0").replace("NACKS", "0"))
+    broker.lifecycle.start()
+    broker.close()
+    drive(run_all=beside)
+    seen = receiver.summary()
+    assert seen["out_of_order"] == 0
+    broker = state("p")
+    delivered = broker.deliveries.get("to")
+    letters = broker.dead_letters.count("to")
+    broker.close()
+    assert (delivered.cursor, delivered.counters["nacked"]) == (1, letters)
+    assert seen["accepted"] + letters == 1_200
+
+
+def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_its_tasks_delivered(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    pipeline(quick, receiver.url)
+    lanes(quick / "data", 1_200)
+    run_once("p", run="one", run_all=beside)
+    all_there(receiver, 1_200)
+    deliver_again("p", "to", "one")
+    seen = receiver.summary()
+    assert (seen["accepted"], seen["duplicates"]) == (1_200, 1_200)
+    broker = state("p")
+    assert broker.deliveries.get("to").counters["redelivered"] == 1_200
+    broker.close()

