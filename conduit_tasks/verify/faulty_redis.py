@@ -8,6 +8,7 @@ import redis
 
 from conduit_tasks.verify.faulty_files import Patch
 from conduit_tasks.verify.machine import Orders
+from conduit_tasks.verify.wire import answers, execute, run, unless_error
 from conduit_tasks.verify.world import World
 
 CLOCK = "conduit-verify:clock"
@@ -41,7 +42,6 @@ def commands(world: World, orders: Orders) -> list[Patch]:
 
     from conduit_tasks.broker import scripts
 
-    execute, run = redis.Redis.execute_command, Pipeline.execute
     names: dict[str, str] = {}
     rings: set[str] = set()
     patches: list[Patch] = []
@@ -54,17 +54,15 @@ def commands(world: World, orders: Orders) -> list[Patch]:
 
     def on_our_clock(client: Any, *args: Any) -> Any:
         """Sets the time that the script reads, and runs it, in one round trip."""
-        both = client.pipeline(transaction=False)
-        both.execute_command("HSET", CLOCK, "s", str(world.redis_time[0]), "us", str(world.redis_time[1]))
+        seconds, micros = world.redis_time
+        words: list[tuple[Any, ...]] = [("HSET", CLOCK, "s", str(seconds), "us", str(micros)), args]
         if world.redis_full:
             # The hash of the clock is verify's own, and needs room.
-            both.command_stack.insert(0, (("CONFIG", "SET", "maxmemory", "0"), {}))
-            both.execute_command("CONFIG", "SET", "maxmemory", "1")
-        both.execute_command(*args)
-        answer = run(both, raise_on_error=False)[-1]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+            words.insert(0, ("CONFIG", "SET", "maxmemory", "0"))
+            words.insert(-1, ("CONFIG", "SET", "maxmemory", "1"))
+        found = answers(client, [(each, {}) for each in words])
+        assert found is not None, "verify's connection to Redis is closed"
+        return unless_error(found[-1])
 
     def waited(self: Any, *args: Any, **options: Any) -> Any:
         """Runs a blocking command on the world's clock."""
