@@ -64,8 +64,12 @@ class Receiver(asyncio.Protocol):
         if key:
             self._seen.keys.add(key[1])
         if self._seen.delay:
-            asyncio.get_running_loop().call_later(self._seen.delay, self._transport.write, _ANSWER)
+            asyncio.get_running_loop().call_later(self._seen.delay, self._answer)
         else:
+            self._transport.write(_ANSWER)
+
+    def _answer(self) -> None:
+        if not self._transport.is_closing():
             self._transport.write(_ANSWER)
 
 

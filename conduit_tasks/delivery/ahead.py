@@ -16,7 +16,7 @@ NACKS = 1_024
 """Limit of nacks that wait for a record before them: together with the records read ahead it bounds the ranges of a
 confirm."""
 
-LEAST = 32
+LEAST = 24
 """The least of both for a task that delivers one shard of several, which share them: the ranges of all shards together
 are to be few, too."""
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,7 +30,7 @@ from conduit_tasks.micro_batch.recorded import ledger
 from conduit_tasks.micro_batch.sending import leased
 from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.settings import settings
+from conduit_tasks.settings import forget, settings
 from conduit_tasks.topology import UNTOLD
 from tests.conftest import RedisServer
 from tests.faults.beside import Beside, Died
@@ -386,3 +388,26 @@ def test_rows_are_written_in_batches_by_several_tasks(quick: Path, beside: Besid
     for key in {row["k"] for row in rows}:
         assert [row["n"] for row in found if row["k"] == key] == [row["n"] for row in rows if row["k"] == key]
     assert found != rows
+
+
+@pytest.mark.proves("C10", "T1", "I5")
+def test_redis_killed_while_several_tasks_deliver_loses_nothing(
+    own_redis: RedisServer, quick: Path, receiver: Receiver, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given three tasks in the middle, then Redis is killed and started again a moment later: the tasks end, the next
+    runs start those that are not whole, and only what the broker was not told is sent again."""
+    monkeypatch.setenv("CONDUIT_REDIS_URL", own_redis.url)
+    forget()
+    pipeline(quick, receiver.url)
+    lanes(quick / "data", 2_400)
+    receiver.hold(600)
+    with ThreadPoolExecutor(1) as pool:
+        runs = pool.submit(drive, run_all=beside)
+        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
+        own_redis.kill()
+        receiver.release()
+        time.sleep(1.5)
+        own_redis.start()
+        runs.result(240)
+    assert {len(job) for job in beside.jobs} <= {1, 2, 3}
+    all_there(receiver, 2_400, repeats=3 * (8 + UNTOLD))
