@@ -51,7 +51,7 @@ def _problems(spec: Spec, settings: Mapping[str, str], out: dict[str, str]) -> I
     """Yields each problem as an option and what is wrong, and fills `out` with the settings."""
     exact = {o.name: o for o in spec.options if not _any_suffix(o)}
     prefixes = [o.name[:-1] for o in spec.options if o.name.endswith(".*")]
-    patterns = [_pattern(o.name) for o in spec.options if "*" in o.name and not o.name.endswith(".*")]
+    patterns = [_pattern(o.name) for o in spec.options if "*" in o.name.removesuffix(".*")]
     ours = {o.conduit: o.name for o in spec.options if o.conduit}
     for written, value in settings.items():
         name = ours.get(written, written)

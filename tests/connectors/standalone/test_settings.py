@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conduit_tasks.connectors import registry
+from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.connectors.standalone import found, settled
 from conduit_tasks.connectors.standalone.lines import parsed
 from conduit_tasks.connectors.standalone.messages import message
@@ -85,6 +86,15 @@ def test_types_of_the_protocol_hold(kind: int, good: str, bad: str) -> None:
     parameter = message("config.v1.Parameter")(type=kind)
     assert wrong(parameter, good) == ""
     assert wrong(parameter, bad)
+
+
+def test_a_star_in_the_name_of_an_option_stands_for_any_text() -> None:
+    spec = Spec("x", "X.", (Option("collections.*.options.*", ""), Option("columns.*.kind", ""), Option("more.*", "")))
+    good = {"collections.users.options.id": "1", "columns.a.kind": "2", "more.of.it": "3"}
+    assert spec.check(good) == good
+    for name in ("collections.users", "columns.kind", "columns.a.kinds"):
+        with pytest.raises(ConfigError, match=f"unknown option '{name}'"):
+            spec.check({name: "x"})
 
 
 def test_validate_reports_the_place_in_the_file(programs: Path, home: Path) -> None:
