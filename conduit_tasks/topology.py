@@ -110,6 +110,17 @@ After a crash these records are sent again, like the unconfirmed ones (SEMANTICS
 
 
 @dataclass(frozen=True)
+class Breaker:
+    """A circuit breaker: sends that fail in a row until it opens; seconds of its first and its longest pause."""
+
+    failures: int = 5
+    pause: float = 10.0
+    pause_max: float = 300.0
+    asked_max: float = 60.0
+    """Seconds of `Retry-After` that count (`retry_after_max`)."""
+
+
+@dataclass(frozen=True)
 class Delivery:
     """Delivery options of a destination (T9 and DESIGN "The pipeline file"). Durations in seconds."""
 
@@ -132,6 +143,7 @@ class Delivery:
     max_redeliveries: int = 3
     """Attempts without progress before the micro-batch is bisected for a record that kills its worker (C10)."""
     park_keys: bool = False
+    breaker: Breaker | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ NAMES = {
     "ProcessorKeys": "processors[]",
     "TriggerKeys": "trigger",
     "DeliveryKeys": "delivery",
+    "BreakerKeys": "delivery.breaker",
     "DeadLetterKeys": "dead-letter-queue",
     "MicroBatchKeys": "micro-batch",
     "LagBudgetKeys": "lag-budget",

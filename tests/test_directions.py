@@ -13,7 +13,7 @@ ORDER = (
     *("record", "metrics", "pipes", "filters", "templates", "spool"),
     *("connectors", "processors", "pipeline"),
     *("broker", "delivery", "dead_letters", "ledger"),
-    *("micro_batch", "resend", "changes"),
+    *("micro_batch", "resend", "operate", "changes"),
     *("spark", "gateway", "airflow", "stack", "verify", "cli", "demo"),
 )
 """From the inside out."""

@@ -38,6 +38,14 @@ def cases() -> dict[str, Call]:
             },
             {},
         ),
+        "ingest_settle": Call(
+            {"seen": K.ingest_seen("a")},
+            {
+                "keep": 720,
+                "marks": [(f"s{n:019}", int(time.time()) + 360) for n in range(b("ingest_settle", "marks"))],
+            },
+            {},
+        ),
         "ingest_plan": Call(
             STREAMS,
             {
@@ -98,7 +106,14 @@ def ingested(*, pipe: bool = False, lanes: int = 0, signed: bool = False) -> Cal
         {
             **{"group": 1, "ttl": 5, "records": 10**9, "size": 10**12, "journal": "", "known": 0},
             **{"counts": [1] * count, "moves": moves, "most": 10**6, "forget": 60},
-            **{"marks": marks, "remember": 10**6, "keep": 720, "replay": "s", "chunks": [chunk] * count},
+            **{
+                "marks": marks,
+                "remember": 10**6,
+                "keep": 720,
+                "replay": "s",
+                "unsettled": 0,
+                "chunks": [chunk] * count,
+            },
         },
         {},
     )

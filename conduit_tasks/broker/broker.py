@@ -9,6 +9,7 @@ from __future__ import annotations
 from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.alerts import Alerts
+from conduit_tasks.broker.breakers import Breakers
 from conduit_tasks.broker.collection import Collection
 from conduit_tasks.broker.connection import Client
 from conduit_tasks.broker.dead_letters import DeadLetters
@@ -60,6 +61,8 @@ class Broker:
         """The index of dead letters."""
         self.deliveries = Deliveries(access, self.dead_letters, self.leases)
         """Cursors, confirms, votes."""
+        self.breakers = Breakers(access)
+        """Failures of destinations in a row, and until when nothing is sent to them."""
         self.redeliveries = Redeliveries(access)
         """Ranges that each run confirmed, sent again."""
         self.sending = Sending(access)

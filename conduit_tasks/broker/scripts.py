@@ -268,6 +268,9 @@ DISPATCH = load("dispatch")
 MARK = load("mark")
 UNPARK = load("unpark")
 PURGE = load("purge")
+# breakers/
+TRIP = load("trip")
+UNTRIP = load("untrip")
 # replays/
 TURN = load("turn")
 REPLAY_BEGIN = load("replay_begin")
@@ -288,6 +291,7 @@ INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")
 INGEST_ACK = load("ingest_ack")
 INGEST_RESTORE = load("ingest_restore")
+INGEST_SETTLE = load("ingest_settle")
 # kafka/
 SHARE = load("share")
 SHARED = load("shared")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from conduit_tasks.broker.in_flight import in_flight
 from conduit_tasks.changes.plan import Change, Plan, plan_change
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.checkpoint import look
 from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
 from conduit_tasks.micro_batch.forgotten import state_lost
+from conduit_tasks.operate import control
 from conduit_tasks.pipeline.clashes import Declared
 from conduit_tasks.pipeline.load import load_file, load_folder
 from conduit_tasks.settings import settings

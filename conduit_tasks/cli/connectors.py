@@ -126,7 +126,7 @@ def teardown(
 
     For a pipeline or connector that is about to be deleted: it cannot go on from its position.
     """
-    from conduit_tasks.micro_batch.teardown import teardown
+    from conduit_tasks.operate.teardown import teardown
 
     if not yes:
         note(f"{source} of {pipeline} cannot go on after it; say --yes to do it")

@@ -28,7 +28,7 @@ def positions(
 
     Records after the new position are read and delivered again, with the same ids; skipped records are never read.
     """
-    from conduit_tasks.micro_batch import positions as module
+    from conduit_tasks.operate import positions as module
 
     if not (place or forget):
         found = module.positions(pipeline)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.broker.breakers import BreakerState
 from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, note, print_json, print_table
 
@@ -18,7 +19,7 @@ def status(
 ) -> None:
     """Show the progress of each destination. Exit code 0, or 1 if the pipeline is degraded or its state
     is lost."""
-    from conduit_tasks.micro_batch.progress import snapshot
+    from conduit_tasks.operate.status import snapshot
 
     while True:
         found = snapshot(pipeline)
@@ -43,6 +44,9 @@ def _print(found: dict[str, Any]) -> None:
         print(found["lost"])
     for failing in found["recovering"]:
         print(f"{failing['node']} failed {failing['failures']} times in a row, tried again in {failing['wait']:.0f} s")
+    for d in found["destinations"]:
+        if d["breaker"] and d["breaker"]["opened"]:
+            print(f"{d['id']} waits: {BreakerState(**d['breaker'])}")
     if found["overdue"]:
         print("the deadline of the graceful stop is missed; runs go on delivering")
     if found["unsealed"]:
@@ -71,7 +75,7 @@ def start(
     destination: Annotated[str | None, typer.Option(help="Only this destination of an isolated pipeline.")] = None,
 ) -> None:
     """Start a stopped or degraded pipeline: clears its first error and its tripped nack windows (C6)."""
-    from conduit_tasks.micro_batch import control
+    from conduit_tasks.operate import control
 
     note(f"{pipeline}: {control.start(pipeline, destination)}")
 
@@ -90,7 +94,7 @@ def stop(
     `--destination` stops only that destination: its cursor stays, the others go on until the lag budget is used up
     (X1). Exit code 1 if records were still in flight at the deadline; they are still delivered later.
     """
-    from conduit_tasks.micro_batch import control
+    from conduit_tasks.operate import control
 
     if destination:
         now = control.stop_destination(pipeline, destination)

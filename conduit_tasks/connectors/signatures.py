@@ -17,6 +17,8 @@ from conduit_tasks.errors import ConfigError
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 """Headers of Standard Webhooks."""
+TAKEN = "Conduit-Taken"
+"""Header of the gateway's 409 to a signed request that it took before."""
 SECRET = "whsec_"  # noqa: S105 - what stands before one
 """Prefix of a secret of Standard Webhooks: Base64 follows."""
 HEADER = "X-Signature"

@@ -15,6 +15,7 @@ from typing import Any
 from conduit_tasks.connectors.base import Outcome, RecordDestination
 from conduit_tasks.connectors.outcome import error_class, outcome_of
 from conduit_tasks.delivery.at_most_once import Gate
+from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.deadlines import RENEWALS, Deadlines, does_not_fit
 from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.delivery.numbering import LaneNumbers
@@ -48,10 +49,11 @@ class Attempts:
         progress: Progress,
         *,
         suspected: Callable[[], None],
+        breaker: Breaker | None = None,
     ) -> None:
         self._destination, self._options = destination, options
         self._work, self._port, self._progress = work, port, progress
-        self._suspected = suspected
+        self._suspected, self._breaker = suspected, breaker
         self._policy = RetryPolicy(options)
         self._bucket = TokenBucket(options.rate_limit, rested=work.rested()) if options.rate_limit else None
         self._lease = asyncio.Lock()
@@ -74,6 +76,8 @@ class Attempts:
                 error = Unavailable(f"{self._work.node}: no connection within {self._options.timeout:g} s")
             except Unavailable as unavailable:
                 error = unavailable
+            if self._breaker is not None and self._breaker.failure(str(error)):
+                raise error
             delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
             if delay is None:
                 if self._options.on_unavailable == "wait":
@@ -140,9 +144,15 @@ class Attempts:
                 deadlines.end(task)
             if outcome.kind != "failed":
                 self.suspects.succeeded(began, time.monotonic())
+                if self._breaker is not None:
+                    self._breaker.success()
                 break
             self.suspects.failed(entry, time.monotonic())
             delay = self._policy.delay(attempts - before, outcome)
+            if self._breaker is not None and self._breaker.failure(outcome.message):
+                if self._breaker.gives_up():
+                    break
+                raise self._open(outcome)
             if delay is None:
                 if not await self._outlived(entry, outcome, first, began, again=before > 0):
                     break
@@ -155,6 +165,11 @@ class Attempts:
             self._delivered(entry, attempts - 1)
             return False
         return self._not_delivered(entry, outcome, attempts)
+
+    def _open(self, outcome: Outcome) -> Unavailable:
+        """Returns the error of a delivery that ends because its breaker opens."""
+        said = f"{self._work.node} of {self._work.pipeline} does not answer: {outcome.message}"
+        return Unavailable(said, retry_after=outcome.retry_after, status=outcome.status)
 
     def down(self, suspects: int) -> Unavailable:
         """Returns the error of a target that is down. `suspects`: number of records that it was tried with."""

@@ -59,7 +59,8 @@ class BatchWise:
     ) -> None:
         self._destination, self._options = destination, options
         self._committer, self._renewer, self._watchdog = committer, renewer, watchdog
-        work = self._work = committer.work
+        work, self._breaker = committer.work, committer.breaker
+        self._work = work
         self._port = committer.port
         destination.still_ours = self._still_ours
         destination.limit = options.bulk_timeout
@@ -121,8 +122,14 @@ class BatchWise:
         while todo:
             part, gone = todo.pop()
             kept, waiting = self._parted(part)
+            if (at := self._probed(part, kept)) is not None:
+                cut = int(np.searchsorted(gone, part.seqs[at]))
+                todo += [(part.part(at, part.rows), gone[cut:]), (part.part(0, at), gone[:cut])]
+                continue
             try:
                 state, attempts = self._write(kept) if kept is not None else (None, 1)
+            except _Opened as opened:
+                self._open(opened.error, part, gone)
             except Refused as error:
                 halves = part.halves()
                 if halves is None:
@@ -162,8 +169,16 @@ class BatchWise:
                 self._reopen = self._torn = True
                 state = self._destination.write(rows)
                 self._reopen = self._torn = False
+            except Unavailable as error:
+                if self._breaker is not None and self._breaker.failure(str(error)):
+                    raise _Opened(error) from error
+                raise
+            except Refused:
+                self._answered()
+                raise
             finally:
                 self._watchdog.alive()
+            self._answered()
             return state
 
         retrying = self._policy.calling(
@@ -173,6 +188,23 @@ class BatchWise:
             self._renewer.pause,
         )
         return retrying(attempt), int(retrying.statistics["attempt_number"])
+
+    def _probed(self, part: Chunk, kept: Chunk | None) -> int | None:
+        """Returns the number of rows of which one record is written, as the probe of a breaker; None: all rows are."""
+        return part.after(kept) if kept is not None and self._breaker is not None and self._breaker.half_open else None
+
+    def _answered(self) -> None:
+        if self._breaker is not None:
+            self._breaker.success()
+
+    def _open(self, error: Unavailable, part: Chunk, gone: Seqs) -> None:
+        """Ends the delivery, as its breaker opens: raises the error. The rows of a probe that was tried as often as a
+        record may be become dead letters, and the next one is the probe."""
+        assert self._breaker is not None
+        if not self._breaker.gives_up():
+            raise error
+        outcome = Outcome("failed", clip(str(error)), error.status)
+        self._bury(part, gone, outcome, error_class=class_of(outcome))
 
     def _undo(self) -> None:
         """Removes what a failed write left behind, if nothing was written after it: now, not at the next run."""
@@ -267,6 +299,14 @@ class BatchWise:
             self._state = state
         if told.stopped is not None:
             raise told.stopped
+
+
+class _Opened(Exception):
+    """A failed write after which the breaker opens: it is not repeated."""
+
+    def __init__(self, error: Unavailable) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _class(error: Refused) -> str:

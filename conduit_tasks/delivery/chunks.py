@@ -63,6 +63,13 @@ class Chunk:
         """Returns these rows."""
         return Chunk(self.seqs[rows], self.ordinals[rows], self.batch.take(pa.array(rows)))
 
+    def after(self, kept: Chunk) -> int | None:
+        """Returns the number of rows up to the end of the first seq of `kept`, some of these rows; None if that has no
+        other."""
+        if kept.seqs[0] == kept.seqs[-1]:
+            return None
+        return int(np.searchsorted(self.seqs, kept.seqs[0], side="right"))
+
     def halves(self) -> tuple[Chunk, Chunk] | None:
         """Returns two parts, cut between the two seqs nearest to the middle; None if there is only one seq."""
         cuts = np.flatnonzero(np.diff(self.seqs)) + 1

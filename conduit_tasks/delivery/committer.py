@@ -16,6 +16,7 @@ from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.handler import Handler
+    from conduit_tasks.delivery.breaker import Breaker
     from conduit_tasks.ledger.entry import Tally
 
 
@@ -44,8 +45,9 @@ class Committer:
         *,
         changes: Changes | None = None,
         tally: Tally | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
-        self.work, self.port = work, port
+        self.work, self.port, self.breaker = work, port, breaker
         self._changes, self._tally = changes, tally
         self._store = handler.store if handler is not None else port.store_dead
         self.counts, self.flushes = Counts(), 0
@@ -64,6 +66,8 @@ class Committer:
         if settled.letters and (failure := self._bury(settled.letters)) is not None:
             accepted, stopped, settled = 0, failure, flush.settled(0)
         halted = self._confirm(settled, state)
+        if self.breaker is not None:
+            self.breaker.told()
         self.counts, self.flushes = add(self.counts, settled.counts), self.flushes + 1
         return Told(accepted, settled, stopped or halted)
 

@@ -58,7 +58,8 @@ class RecordWise:
     ) -> None:
         self._destination, self._options, self._committer = destination, options, committer
         self._watchdog = watchdog
-        work = self._work = committer.work
+        work, self._breaker = committer.work, committer.breaker
+        self._work = work
         self._port = committer.port
         self._renew_every = renew_every
         self._progress = Progress(work.first, work.last, work.confirmed)
@@ -83,7 +84,13 @@ class RecordWise:
         loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = loop.create_future()
         self._attempts = Attempts(
-            self._destination, self._options, self._work, self._port, self._progress, suspected=self._judge
+            self._destination,
+            self._options,
+            self._work,
+            self._port,
+            self._progress,
+            suspected=self._judge,
+            breaker=self._breaker,
         )
         self._suspects = self._attempts.suspects
 
@@ -154,7 +161,7 @@ class RecordWise:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _may_send(self) -> bool:
-        if not self._lanes.ready:
+        if not self._lanes.ready or (self._breaker is not None and self._breaker.half_open and self._busy):
             return False
         progress = self._progress
         # If all are suspected, one more is tried, to see whether the target is down; none of them is being sent then.

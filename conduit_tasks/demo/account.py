@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.cli.output import print_table
-from conduit_tasks.micro_batch.progress import snapshot
+from conduit_tasks.operate.status import snapshot
 from conduit_tasks.settings import settings
 
 

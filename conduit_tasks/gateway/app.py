@@ -15,20 +15,21 @@ from typing import Any
 import orjson
 
 from conduit_tasks.connectors.gateway import GatewaySource
-from conduit_tasks.errors import BrokerFull, BrokerUnavailable
+from conduit_tasks.errors import ConduitError
 from conduit_tasks.gateway.attributes import BadEvent
-from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext, Replayed, TooManyLanes, TooManyRemembered
+from conduit_tasks.gateway.commit import Bucket, Committer, Health
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse
 from conduit_tasks.gateway.pipe import LANES, place
 from conduit_tasks.gateway.protocol import LATE
 from conduit_tasks.gateway.refusals import (
-    RETRY_BACKLOG,
     Refusal,
     away,
+    backlog_full,
     bad_event,
     busy,
+    not_stored,
     too_fast,
     too_large,
     unverified,
@@ -249,52 +250,10 @@ async def _store(endpoint: Endpoint, count: int, chunk: bytes, marks: Sequence[M
         )
     try:
         stored = await endpoint.committer.store(count, chunk, marks)
-    except BrokerFull:
-        raise Refusal(
-            429,
-            "Broker full",
-            "the broker has no memory left for new events. Nothing of this request was stored; send it again",
-            headers={"Retry-After": str(RETRY_BACKLOG)},
-        ) from None
-    except BrokerUnavailable:
-        raise away() from None
-    except TooManyLanes:
-        raise Refusal(
-            429,
-            "Too many lanes",
-            "this source knows as many lanes (CloudEvents source and pipe.key) as it may (pipe.lanes); one is "
-            "forgotten once it was silent for pipe.forget. Nothing of this request was stored; send it again",
-            headers={"Retry-After": str(RETRY_BACKLOG)},
-        ) from None
-    except Replayed:
-        raise Refusal(
-            409,
-            "Replayed",
-            "the same signed request came before and was taken, so this one is not. Do not send it again; a message "
-            "that is to be sent again is signed anew, or the source has verify.replays: take",
-        ) from None
-    except TooManyRemembered:
-        raise Refusal(
-            429,
-            "Too many to remember",
-            "this source remembers as many signed requests as it may (verify.remember); one is forgotten once its "
-            "time is over (verify.tolerance). Nothing of this request was stored; send it again",
-            headers={"Retry-After": str(RETRY_BACKLOG)},
-        ) from None
-    except NotNext:
-        raise Refusal(
-            409,
-            "Not the next",
-            "an event with a lower sequence of the same source and key has not come; send that one, then this again",
-            headers={"Retry-After": "1"},
-        ) from None
+    except ConduitError as error:
+        raise not_stored(error) from None
     if not stored:
-        raise Refusal(
-            429,
-            "Backlog full",
-            "the pipeline is behind: as much as may wait is waiting. Nothing of this request was stored; send it again",
-            headers={"Retry-After": str(RETRY_BACKLOG)},
-        )
+        raise backlog_full()
 
 
 async def _problem(send: Send, refusal: Refusal) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from conduit_tasks.broker.access import portions
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import LANES, WITHHELD
-from conduit_tasks.gateway.store import CROWDED, FORGETFUL, REPEATED, REPLAYED, Budget
+from conduit_tasks.gateway.store import CROWDED, FORGETFUL, REPEATED, REPLAYED, UNSETTLED, Budget
 from conduit_tasks.gateway.verify import Mark
 from conduit_tasks.waits import CALL
 
@@ -45,7 +45,7 @@ HELD = 1_000
 Add = Callable[..., list[str | None]]
 """`IngestStore.add`: gateway, group, events of each chunk, chunks, budget, and `marks` of each chunk if there are any;
 `PipedStore.add` alike."""
-_APART = (None, REPLAYED, REPEATED, FORGETFUL)
+_APART = (None, REPLAYED, REPEATED, FORGETFUL, UNSETTLED)
 """Answers to a chunk of several requests after which each is tried by itself."""
 
 
@@ -59,6 +59,10 @@ class TooManyLanes(ConduitError):
 
 class Replayed(ConduitError):
     """A signed request that was taken before."""
+
+
+class Unsettled(ConduitError):
+    """A signed request that another call took, and that is not in the journal yet."""
 
 
 class TooManyRemembered(ConduitError):
@@ -100,6 +104,7 @@ _REFUSED: dict[str | None, Callable[[], ConduitError]] = {
     CROWDED: lambda: TooManyLanes("no further lane may be known"),
     REPLAYED: lambda: Replayed("taken before"),
     FORGETFUL: lambda: TooManyRemembered("no further request may be remembered"),
+    UNSETTLED: lambda: Unsettled("taken before, and not durable yet"),
 }
 
 
@@ -122,7 +127,8 @@ class Committer:
         remembered of a signed request.
 
         Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises
-        BrokerFull: none of them is stored. Raises NotNext, TooManyLanes, Replayed, TooManyRemembered.
+        BrokerFull: none of them is stored. Raises NotNext, TooManyLanes, Replayed, TooManyRemembered,
+        Unsettled.
         """
         loop = asyncio.get_running_loop()
         request = _Request(count, chunk, loop.create_future(), loop.time(), marks)

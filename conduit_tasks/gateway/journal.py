@@ -229,9 +229,11 @@ class JournaledStore:
                 break
             except JournalLost:
                 self.restore()
-        self.journal.append(
-            [_chunk(id, count, data) for id, count, data in zip(ids, counts, chunks) if id and id[0].isdigit()]
-        )
+        new = [n for n, id in enumerate(ids) if id and id[0].isdigit()]
+        self.journal.append([_chunk(ids[n] or "", counts[n], chunks[n]) for n in new])
+        if settled := [mark for n in new for mark in (marks[n] if marks else ())]:
+            # Only now: the answer to a request that comes again relies on the journal, too.
+            self.store.settle(settled, self.remembered)
         return ids
 
     def look(self) -> None:

@@ -27,13 +27,17 @@ CROWDED = "crowded"
 """Answer in place of an id: there would be more lanes than the limit."""
 REPLAYED, FORGETFUL = "replayed", "forgetful"
 """Answers in place of an id: a signed request came before; no further one may be remembered."""
+UNSETTLED = "unsettled"
+"""Answer in place of an id: the same signed request came before, and is not known to be in the journal yet."""
 REPEATED = ""
 """Answer in place of an id: nothing had to be stored, as all of it was before."""
 FSYNC_WAIT_MS = 4000
 """Timeout of WAITAOF, below the socket's timeout."""
+SETTLING = 30
+"""Seconds for which a signed request is unsettled: its gateway writes it to its journal, or has died."""
 
 
-_SAID = {"2": MOVED, "3": CROWDED, "4": REPLAYED, "5": REPEATED, "6": FORGETFUL}
+_SAID = {"2": MOVED, "3": CROWDED, "4": REPLAYED, "5": REPEATED, "6": FORGETFUL, "7": UNSETTLED}
 
 
 class JournalLost(ConduitError):
@@ -109,7 +113,7 @@ class IngestStore:
         CROWDED if there would be more. `marks`: per chunk what is remembered of its signed requests; REPLAYED if one of
         them came before, REPEATED if one is signed anew; in a chunk of several requests, each is to be tried by itself
         then. `remembered`: marks at most, and the seconds for which a source that gets no more keeps them; FORGETFUL if
-        there would be more.
+        there would be more. With a `journal` marks are unsettled until `settle`; UNSETTLED if the same request is.
         Raises BrokerUnavailable: it is then not known whether the chunks are stored.
         """
         keys = {
@@ -132,8 +136,9 @@ class IngestStore:
             "forget": math.ceil(lanes[1]),
             "marks": marks,
             "remember": remembered[0],
-            "keep": 2 * math.ceil(remembered[1]) + 2 * LEEWAY,
+            "keep": _keep(remembered),
             "replay": REPLAY,
+            "unsettled": SETTLING if journal else 0,
             "chunks": chunks,
         }
         if wait_fsync:
@@ -153,6 +158,11 @@ class IngestStore:
                 number, size = number + count, size + len(chunk)
             ids.append({"1": f"{number}-{size}", **_SAID}.get(said))
         return ids
+
+    def settle(self, marks: Sequence[Mark], remembered: tuple[int, float]) -> None:
+        """Remembers requests whose events are in the journal. Raises BrokerUnavailable."""
+        keys = {"seen": self.keys.ingest_seen(self.source)}
+        self._access.run(scripts.INGEST_SETTLE, keys, keep=_keep(remembered), marks=marks)
 
     def lanes(self, names: Sequence[str]) -> list[str]:
         """Returns the state of each lane's receiver; "" if there is none yet."""
@@ -268,3 +278,8 @@ class IngestStore:
         """Removes the events up to number `to`; does nothing if they are gone already."""
         while self._access.run(scripts.INGEST_ACK, self._streams(), to=to)[0]:
             pass
+
+
+def _keep(remembered: tuple[int, float]) -> int:
+    """Returns the seconds after which the marks of a source that gets no more are gone; see `IngestStore.add`."""
+    return 2 * math.ceil(remembered[1]) + 2 * LEEWAY

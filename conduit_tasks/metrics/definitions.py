@@ -126,6 +126,7 @@ STATE = (
     ),
     Metric("destination_deadline_seconds", "gauge", "s", _EACH, "its `deadline`, if it has one"),
     Metric("destination_stopped", "gauge", "1", _EACH, "1 if it is stopped alone"),
+    Metric("destination_breaker_open", "gauge", "1", _EACH, "1 if its breaker is open (delivery.breaker)"),
     Metric(
         "dead_letters",
         "gauge",

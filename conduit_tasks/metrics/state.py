@@ -87,6 +87,9 @@ def _destination(broker: Broker, destination: Destination, now: float, latency: 
     if destination.deadline is not None:
         yield sample("destination_deadline_seconds", destination.deadline, *of)
     yield sample("destination_stopped", state.status == "stopped", *of)
+    if destination.delivery.breaker is not None:
+        breaker = broker.breakers.get(id, destination.delivery.breaker)
+        yield sample("destination_breaker_open", breaker is not None and breaker.opened > 0, *of)
     yield sample("dead_letters", broker.dead_letters.count(id), *of)
     yield sample("parked_keys", len(broker.redrives.parked(id)), *of)
     if latency is not None:

@@ -59,7 +59,7 @@ def deliver_destination(
         return left_to_the_next(context, destination.id, run, lease)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), extend_visibility(context):
-        drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
+        drain = Drain(context, destination, lease, run_all, run, progress, marker, draining, at_once=cleared)
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):
             drain.redeliver()
@@ -118,6 +118,8 @@ class Drain:
     marker: Marker
     draining: Draining | None = None
     done: int = 0
+    at_once: bool = False
+    """Whether the first micro-batch is tried although the breaker is open."""
 
     def until_caught_up(self) -> Ended:
         """Delivers in order from the cursor, until nothing is left or the run has lasted as long as it may."""
@@ -144,6 +146,9 @@ class Drain:
                 return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
+            if not self.at_once and (open := broker.breakers.waits(destination.id, destination.delivery.breaker)):
+                raise Unavailable(f"{destination.node} of {self.context.pipeline.id} waits: {open}")
+            self.at_once = False
             self._deliver(cursor + 1)
             broker.runs.ring("delivered")
 

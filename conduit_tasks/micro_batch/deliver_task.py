@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.isolate_poison import deliver_isolated
@@ -142,7 +143,11 @@ class DeliverTask:
             parking=parking,
             seal=manifest.token,
         )
-        return send(context, work, connector, port, lease.token, run=self.run, handler=handler)
+        breaker, options = None, destination.delivery
+        if options.breaker is not None:
+            book = broker.breakers.book(destination.id, lease.token, options.breaker)
+            breaker = Breaker(options.breaker, options, book)
+        return send(context, work, connector, port, lease.token, run=self.run, handler=handler, breaker=breaker)
 
 
 def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:

@@ -88,12 +88,18 @@ class _Node:
                     return self._work(each)
                 except Unavailable as error:
                     wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
-                    lingers = self.node.kind == "destinations" and self.draining.lingers(self.node, wait)
+                    lingers = self.node.kind == "destinations" and self.draining.lingers(self.node, self._pause(wait))
                     if isinstance(lingers, Ended):
                         return left_to_the_next(self.context, self.node.id, self.run, lingers)
                     if not lingers:
                         raise
                     log.warning("%s is tried again, as the run lasts: %s", self.node, error)
+
+    def _pause(self, wait: float) -> float:
+        """Returns the seconds until a destination that is down is tried again: `wait`, or what its breaker says."""
+        breaker = self.context.pipeline.destination(self.node.id).delivery.breaker
+        open = self.context.broker.breakers.waits(self.node.id, breaker)
+        return open.left if open else wait
 
     def _work(self, progress: Callable[..., None]) -> Ended:
         context, draining = self.context, self.draining

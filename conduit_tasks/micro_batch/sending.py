@@ -26,6 +26,7 @@ from conduit_tasks.processors.chain import Chain
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.delivery.breaker import Breaker
     from conduit_tasks.delivery.port import DeliveryPort
     from conduit_tasks.delivery.work import DeliveryReport, Work
     from conduit_tasks.micro_batch.context import Context
@@ -59,12 +60,13 @@ def send(
     options: Delivery | None = None,
     handler: Any = None,
     processed: bool = False,
+    breaker: Breaker | None = None,
 ) -> DeliveryReport:
     """Delivers a work, whose `chain`, `state`, `look` and `rested` are filled in here. `token`: of the lease.
 
     `run`: under which the ledger has it; None: the caller writes the ledger and calls the handlers. `options`: those of
-    the destination, unless given. `handler`: as `dlq` of the engine. `processed`: the records have passed the
-    destination's processors. Raises what the engine raises.
+    the destination, unless given. `handler`: as `dlq` of the engine. `breaker`: of the destination. `processed`: the
+    records have passed the destination's processors. Raises what the engine raises.
     """
     broker, pipeline = context.broker, context.pipeline
     destination = pipeline.destination(work.destination)
@@ -85,7 +87,7 @@ def send(
         changes = Changes(handlers, work, lambda x: broker.dead_letters.is_dead(x.key, others)) if handlers else None
         tally = tally_of(context, work, run, token)
         with recording(context, tally):
-            return deliver(work, connector, port, options, handler, changes=changes, tally=tally)
+            return deliver(work, connector, port, options, handler, changes=changes, tally=tally, breaker=breaker)
     finally:
         if chain is not None:
             chain.close()

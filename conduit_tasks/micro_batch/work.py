@@ -148,4 +148,7 @@ def _destination(context: Context, node: str, run_id: str, cleared: bool) -> Wor
             return WorkNeeded(False, "an earlier attempt of this run has delivered everything", done=True)
         said = f"{completed} micro-batches had nothing for it" if completed else "nothing to deliver"
         return WorkNeeded(False, said, done=bool(completed))
-    return WorkNeeded(True, f"micro-batches {cursor + 1} to {sealed}")
+    breaker = None if cleared else context.pipeline.destination(destination).delivery.breaker
+    open = broker.breakers.waits(destination, breaker)
+    said = f"{destination} waits: {open}" if open else f"micro-batches {cursor + 1} to {sealed}"
+    return WorkNeeded(open is None, said, done=bool(completed), over=open is not None)

@@ -99,7 +99,10 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
 
 
 def _delivery(keys: DeliveryKeys) -> Delivery:
-    delivery = Delivery(**keys.effective().model_dump())
+    found = keys.effective().model_dump()
+    if found["breaker"] is not None:
+        found["breaker"] = topology.Breaker(**found["breaker"], asked_max=keys.retry_after_max)
+    delivery = Delivery(**found)
     if "timeout" in keys.model_fields_set:
         delivery = replace(delivery, bulk_timeout=max(keys.timeout, topology.LEAST_BULK_TIMEOUT))
     # At-most-once cannot wait: records that an unavailable destination did not take must not go again (SEMANTICS B8).

@@ -15,6 +15,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "dead-letter-queue": model.DeadLetterKeys,
     "trigger": model.TriggerKeys,
     "delivery": model.DeliveryKeys,
+    "breaker": model.BreakerKeys,
     "micro-batch": model.MicroBatchKeys,
     "lag-budget": model.LagBudgetKeys,
     "spool": model.SpoolKeys,

@@ -189,6 +189,12 @@ def _failures(destination: Destination) -> str:
         parts.append("destination down: the cursor waits, nothing is dead-lettered")
     else:
         parts.append("destination down: its records become dead letters (T7)")
+    if delivery.breaker is not None:
+        b = delivery.breaker
+        parts.append(
+            f"{b.failures} failures in a row, over runs: nothing is sent for {format_duration(b.pause)}, twice as long "
+            f"each time up to {format_duration(b.pause_max)}, then one record is tried, once (breaker)"
+        )
     refused = "counts as delivered" if delivery.refused == "complete" else "is a nack"
     parts.append(f"an answer that a retry cannot improve {refused}")
     if delivery.park_keys:

@@ -93,6 +93,17 @@ class TriggerKeys(Keys):
     """CloudEvents subscriptions filters: exact, prefix, suffix, all, any, not, sql; all of the list must match."""
 
 
+class BreakerKeys(Keys):
+    """A circuit breaker: after failures in a row nothing is sent for a pause, and then one record is tried."""
+
+    failures: Annotated[int, Field(gt=0, le=1_000_000)] = 5
+    """Sends that fail in a row, over micro-batches and runs; one that goes well, or is refused, begins anew."""
+    pause: Annotated[Duration, Field(gt=0)] = 10.0
+    """The first pause; each further one in a row is twice as long. A longer `Retry-After` counts instead."""
+    pause_max: Annotated[Duration, Field(gt=0)] = 300.0
+    """The longest pause."""
+
+
 class DeliveryKeys(Keys):
     """Options of the delivery to a destination (SEMANTICS O, T9)."""
 
@@ -126,6 +137,8 @@ class DeliveryKeys(Keys):
     """Attempts without progress before the micro-batch is searched for the record at fault (C10)."""
     park_keys: bool = False
     """Whether later records of a key are parked after a dead letter of that key (X4)."""
+    breaker: BreakerKeys | None = None
+    """Circuit breaker of the destination; absent = none."""
 
     def effective(self) -> DeliveryKeys:
         """Returns a copy with the defaults of the pipe for options that the file does not set."""

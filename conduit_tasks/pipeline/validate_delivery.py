@@ -47,6 +47,8 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Find
             "what is parked follows its dead letter when that is redriven, and plugin: log keeps none",
             "write another plugin of dead-letter-queue or leave it out, or remove park-keys",
         )
+    if delivery.breaker is not None:
+        _check_breaker(delivery, report, (*path, "breaker"))
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
     if not delivery.retry and delivery.guarantee != "at-most-once":
@@ -54,6 +56,28 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Find
             report.add(
                 "W202", (*path, key), f"without retry nothing is repeated, so {key} has no effect", "add retry: 5"
             )
+
+
+def _check_breaker(delivery: DeliveryKeys, report: Findings, path: Path) -> None:
+    breaker = delivery.breaker
+    assert breaker is not None
+    if delivery.guarantee == "at-most-once":
+        report.add(
+            "E209",
+            path,
+            "at-most-once cannot wait for a destination that is down: it would send its records again",
+            "remove breaker, or write guarantee: at-least-once",
+        )
+    if breaker.pause_max < breaker.pause:
+        report.add("E103", (*path, "pause-max"), "pause-max is below pause", "raise it, or lower pause")
+    if delivery.on_unavailable == "dead-letter" and breaker.failures > delivery.retry + 1:
+        report.add(
+            "W202",
+            (*path, "failures"),
+            f"with on-unavailable: dead-letter a record that failed {delivery.retry + 1} time(s) is a dead letter "
+            "before the breaker opens",
+            f"write {delivery.retry + 1} or less, or a larger retry",
+        )
 
 
 def _check_reports(connector: ConnectorKeys, report: Findings, base: Path) -> None:

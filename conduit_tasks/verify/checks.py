@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def account(
     scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any], resent: Resent | None = None
 ) -> None:
-    """Accounts for every event after everything was drained. `snapshot`: of `micro_batch.progress`; `resent`: what
+    """Accounts for every event after everything was drained. `snapshot`: of `operate.status`; `resent`: what
     replays sent."""
     dead, still = outside.dead(), outside.open()
     resent = resent if scenario.resends else None

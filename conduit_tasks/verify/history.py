@@ -151,7 +151,7 @@ class History:
     def add_up(self) -> None:
         """Accounts for every event."""
         from conduit_tasks.micro_batch.context import open_spool
-        from conduit_tasks.micro_batch.progress import snapshot
+        from conduit_tasks.operate.status import snapshot
 
         scenario = self.scenario
         each = scenario.unconfirmed + scenario.untold + 1

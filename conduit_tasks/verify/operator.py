@@ -9,7 +9,7 @@ import redis
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import ConfigError, NotStopped
-from conduit_tasks.micro_batch.positions import place
+from conduit_tasks.operate.positions import place
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node
 from conduit_tasks.verify import deadly

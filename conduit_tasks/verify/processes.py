@@ -152,7 +152,7 @@ def _start() -> None:
 
 
 def _add_up(scenario: Scenario, home: Path, found: Found) -> None:
-    from conduit_tasks.micro_batch.progress import snapshot
+    from conduit_tasks.operate.status import snapshot
 
     account(scenario, Outside(scenario, home, None), found, snapshot(PIPELINE))
 

@@ -25,11 +25,11 @@ from conduit_tasks.micro_batch import (  # noqa: F401
     node,
     plan,
     process,
-    progress,
     read,
     wake,
     work,
 )
+from conduit_tasks.operate import status as _status  # noqa: F401
 from conduit_tasks.resend import before_fan_out, prepare, redrive
 from conduit_tasks.settings import settings
 from conduit_tasks.verify import deadly, receiver, tasks

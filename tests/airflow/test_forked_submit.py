@@ -163,6 +163,27 @@ def test_a_jvm_that_does_not_start_ends_the_driver_with_its_code(
     assert not told.exists()
 
 
+def test_a_jvm_that_nobody_needs_is_not_started(
+    operator: Build,  # noqa: F811
+    work: list[Any],  # noqa: F811
+    how: Callable[[str], None],  # noqa: F811
+    application: Path,
+    told: Path,
+    context: Any,
+) -> None:
+    # Given an application that asks for no work in Spark, and a JVM that could not start
+    how("forked")
+    application.write_text(
+        f"from conduit_tasks.spark import jvm\nopen({str(told)!r}, 'w').write(str(jvm.prepared()))\n"
+    )
+    task = operator(conf={"spark.driver.memory": "1k"})
+    # When it is submitted
+    task.execute(context)
+    # Then it had one at hand, and ended well without it
+    assert told.read_text() == "True"
+    assert task._hook.exit_code == 0
+
+
 @pytest.mark.parametrize("name", ["spark.pyspark.driver.python", "spark.pyspark.python"])
 def test_spark_starts_the_driver_where_it_is_told_with_which_python(
     operator: Build,  # noqa: F811

@@ -41,6 +41,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
     **dict.fromkeys((("matched", "decode"), ("complete", "decode")), "the same"),
     **dict.fromkeys((("seal", "decode"), ("stage", "decode")), "nodes of the file, slices of one source (plan.SLICES)"),
     ("restage", "decode"): "the same",
+    ("trip", "decode"): "one breaker: seven short texts",
 }
 """What a script takes as a whole, and why that is bounded."""
 

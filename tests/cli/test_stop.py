@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conduit_tasks.cli.main import app
-from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.operate import control
 from conduit_tasks.settings import forget, settings
 from tests.faults.parts import drive, events
 from tests.micro_batch.harness import payloads, state, write_pipeline

@@ -20,7 +20,7 @@ from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.control import start
+from conduit_tasks.operate.control import start
 from conduit_tasks.record.jsons import DEPTH
 from conduit_tasks.resend.redrive import redrive
 from conduit_tasks.settings import settings

@@ -16,7 +16,7 @@ from conduit_tasks.broker.connection import address, connect
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.micro_batch.progress import snapshot
+from conduit_tasks.operate.status import snapshot
 from conduit_tasks.settings import Settings
 from conduit_tasks.urls import readable
 from tests.conftest import RedisServer

@@ -21,8 +21,8 @@ from conduit_tasks.errors import ConfigError, PipelineStopped, SpoolError
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.collection import collect
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.control import start
 from conduit_tasks.micro_batch.source_ack import ack
+from conduit_tasks.operate.control import start
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.resend.redrive import redrive
 from tests.faults.parts import events

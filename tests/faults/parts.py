@@ -20,7 +20,7 @@ import httpx
 
 import conduit_tasks.spark.app
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch.progress import snapshot
+from conduit_tasks.operate.status import snapshot
 from conduit_tasks.stack.ports import free_port
 from tests.jvm import quick_options
 from tests.micro_batch.harness import run_once

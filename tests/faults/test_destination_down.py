@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from conduit_tasks.cli.main import app
 from conduit_tasks.errors import Unavailable
+from conduit_tasks.micro_batch.progress import snapshot
 from tests.faults.parts import Receiver, account, dead_letters, drive, events, until
-from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
+from tests.micro_batch.harness import look, payloads, run_once, state, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -117,6 +122,56 @@ def test_503_beyond_the_retries_waits_dead_letters_nothing_and_goes_on_by_itself
     assert dead_letters() == []
     assert payloads(quick / "out/file.jsonl") == rows
     assert len(acks) == 1
+
+
+@pytest.mark.proves("C9", "C10", "T6", "T7")
+@pytest.mark.parametrize("unavailable", ["wait", "dead-letter"])
+def test_a_breaker_spares_a_target_that_is_down_over_runs_and_loses_nothing(
+    quick: Path, receiver: Receiver, acks: list[dict[str, Any]], unavailable: str
+) -> None:
+    # Given a target that is down, and a breaker that opens at three failures
+    rows = events(quick / "data", 600)
+    more = f"timeout: 20s, on-unavailable: {unavailable}, breaker: {{failures: 3, pause: 1h, pause-max: 3h}},"
+    text = PIPELINE.replace("timeout: 20s,", more).replace("retry: 2", "retry: 5")
+    write_pipeline(quick, "p", text.replace("URL", receiver.url))
+    receiver.mode("down")
+    for run, (asked, hours) in enumerate([(3, 1), (1, 2), (1, 3), (1, 3)]):
+        before = receiver.summary()["unavailable"]
+        # When runs come, then the first opens it, or tries one record; the others send nothing, and need no JVM
+        said = [run_once("p", f"r{run}-{n}")["destinations.web"] for n in range(3)]
+        assert isinstance(said[0], Unavailable)
+        assert all("web waits: its breaker is open" in each for each in said[1:])
+        assert asked <= receiver.summary()["unavailable"] - before <= asked + (7 if run == 0 else 0)
+        work = look("p", "destinations.web", f"r{run}-x")
+        assert (work.submit, work.over) == (False, True)
+        [left] = re.findall(r"one record is tried in (\d+) s", work.reason)
+        assert 3600 * (hours - 1) < int(left) <= 3600 * hours
+        assert look("p", "destinations.web", f"r{run}-x", cleared=True).submit
+        # And it is shown
+        status = CliRunner().invoke(app, ["status", "p"])
+        assert re.search(r"web waits: its breaker is open: \d+ sends in a row failed", status.output)
+        assert "503" in status.output
+        over()
+    assert dead_letters() == []
+    assert acks == []
+    # And when the target is back, all of it arrives once and in order, and the breaker is closed
+    receiver.mode("up")
+    drive()
+    seen = receiver.summary()
+    assert (seen["accepted"], seen["duplicates"], seen["out_of_order"]) == (600, 0, 0)
+    assert payloads(quick / "out/file.jsonl") == rows
+    assert "breaker" not in CliRunner().invoke(app, ["status", "p"]).output
+    assert snapshot("p")["destinations"][0]["breaker"] is None
+    assert dead_letters() == []
+
+
+def over() -> None:
+    """Lets the pause of the breaker be over."""
+    broker = state("p")
+    key = broker.keys.destination("web")
+    kept = json.loads(broker.access.hash(key)["breaker"])
+    broker.redis.hset(key, "breaker", json.dumps(kept | {"until": "1"}))
+    broker.close()
 
 
 @pytest.mark.proves("T7")

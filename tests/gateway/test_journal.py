@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.gateway import journal as module
 from conduit_tasks.gateway.event import join, unpack
 from conduit_tasks.gateway.journal import Journal, JournaledStore
-from conduit_tasks.gateway.store import Budget, Chunk, Held, IngestStore
+from conduit_tasks.gateway.store import REPEATED, REPLAYED, SETTLING, UNSETTLED, Budget, Chunk, Held, IngestStore
+from conduit_tasks.gateway.verify import LEEWAY, REPEAT, REPLAY, Mark
 from tests.conftest import RedisServer
 from tests.gateway.conftest import GatewayProcess, event, until
 from tests.gateway.test_kills import PRODUCERS, Producer
@@ -263,3 +265,61 @@ def test_a_pipeline_goes_on_after_the_loss_of_redis_with_every_event_once(
     assert store.held() == Held(0, 0)
     folder = gateway_home / ".conduit" / "spool" / "p" / "gateway.web"
     until(lambda: not list(folder.glob("*.journal")))
+
+
+def test_a_signed_request_is_called_taken_only_once_it_is_in_the_journal(
+    store: IngestStore, client: Client, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 202 to a message that comes again says that it is durable: with `durability: spool`, in the journal, too."""
+    soon = int(time.time()) + 600
+    replay, message = (REPLAY + "r", soon), (REPEAT + "m", soon)
+    anew = (REPLAY + "anew", soon)
+    journaled = JournaledStore(store, opened(), remembered=(10, 300.0))
+    other = JournaledStore(store, opened(), remembered=(10, 300.0))
+
+    def send(by: JournaledStore, group: int, *marks: Mark, gateway: str = "g") -> str | None:
+        return by.add(gateway, group, [1], [join([b"e"])], AMPLE, marks=[marks])[0]
+
+    # Given a gateway whose disk fails between Redis and its journal
+    with monkeypatch.context() as patch:
+
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(module.os, "fdatasync", full)
+        with pytest.raises(BrokerUnavailable):
+            send(journaled, 1, replay, message)
+    # Then it is neither taken nor a replay, at whatever gateway, also if it is signed anew
+    assert send(other, 1, replay, message, gateway="h") == UNSETTLED
+    assert send(other, 2, anew, message, gateway="h") == UNSETTLED
+    assert [chunk.data for chunk in journaled.journal.chunks()] == []
+    # When the call is repeated and the disk is well, then it is in the journal, and remembered
+    id = send(journaled, 1, replay, message)
+    assert [chunk.id for chunk in journaled.journal.chunks()] == [id]
+    assert send(other, 3, replay, message, gateway="h") == REPLAYED
+    assert send(other, 4, anew, message, gateway="h") == REPEATED
+    seen = store.keys.ingest_seen("web")
+    assert sorted(client.zrange(seen, 0, -1)) == sorted([replay[0], message[0]])
+    assert {client.zscore(seen, mark) for mark, _ in (replay, message)} == {soon}
+    assert 0 < client.ttl(seen) <= 2 * 300 + 2 * LEEWAY
+
+
+def test_a_request_of_a_gateway_that_died_before_its_journal_is_taken_when_it_comes_later(
+    store: IngestStore, client: Client, opened: Opened
+) -> None:
+    soon = int(time.time()) + 600
+    marks = [[(REPLAY + "r", soon)]]
+    journaled = JournaledStore(store, opened(), remembered=(10, 300.0))
+    journal = journaled.journal
+    put(journaled, 1, b"before")
+    # Given a gateway that died between Redis and its journal
+    journal_arguments = {"journal": journal.name, "known": journal.known, "remembered": (10, 300.0)}
+    store.add("dead", 1, [1], [join([b"e"])], AMPLE, marks=marks, **journal_arguments)  # type: ignore[arg-type]
+    assert journaled.add("g", 2, [1], [join([b"e"])], AMPLE, marks=marks) == [UNSETTLED]
+    # When its time is over, then the request is taken, and is a replay from then on
+    [mark] = client.zrange(store.keys.ingest_seen("web"), 0, -1)
+    assert 0 < (client.zscore(store.keys.ingest_seen("web"), mark) or 0) - time.time() <= SETTLING + 5
+    client.zincrby(store.keys.ingest_seen("web"), -3_600, mark)
+    [id] = journaled.add("g", 3, [1], [join([b"e"])], AMPLE, marks=marks)
+    assert [chunk.id for chunk in journal.chunks()][1:] == [id]
+    assert journaled.add("g", 4, [1], [join([b"e"])], AMPLE, marks=marks) == [REPLAYED]

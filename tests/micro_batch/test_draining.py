@@ -15,8 +15,8 @@ import pytest
 from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.micro_batch import course, draining, node, pipeline_file
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.control import force_stop, stop
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.operate.control import force_stop, stop
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_whole import TWO, events

@@ -15,10 +15,10 @@ from conduit_tasks.errors import LeaseHeld, Unavailable
 from conduit_tasks.micro_batch import course, draining, node, runs, waiting
 from conduit_tasks.micro_batch.at_work import ACKS, at_work
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.control import stop
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.operate.control import stop
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, all_at_work, patient, play  # noqa: F401 - a fixture

@@ -17,10 +17,10 @@ from conduit_tasks.ledger import store
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch import acks, course, deliver, draining, node, pace, pipeline_file, plan, runs
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.wake import Look, Watch
+from conduit_tasks.operate.control import force_stop, start, stop, stop_destination
 from tests.micro_batch.harness import files_of, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import all_at_work, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_draining import COLOURED, wait_for

@@ -20,8 +20,8 @@ from conduit_tasks.connectors.file.on_disk import part_and_life, place_of
 from conduit_tasks.errors import Missing, NotStopped
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.micro_batch.positions import positions
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.operate.positions import positions
 from tests.micro_batch.harness import here, run_once, run_until_quiet, state, write_pipeline
 
 PIPELINE = """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from conduit_tasks.pipeline.explain import explain_text
 from conduit_tasks.pipes import PIPES
-from conduit_tasks.topology import Delivery
+from conduit_tasks.topology import Breaker, Delivery
 from tests.pipeline.conftest import Files
 from tests.pipeline.test_validate import DESTINATION_LINE, Only
 
@@ -23,6 +24,17 @@ from tests.pipeline.test_validate import DESTINATION_LINE, Only
         ("delivery: {guarantee: at-most-once, on-unavailable: wait}", "E209", "cannot wait for a destination"),
         ("processors: [{id: a, plugin: split}]\ndelivery: {pipe: monotonic}", "E209", "makes several of one"),
         ("delivery: {order-by: key, max-unconfirmed: 65}", "W202", "64 lanes"),
+        ("delivery: {guarantee: at-most-once, breaker: {}}", "E209", "remove breaker"),
+        ("delivery: {breaker: {pause: 1m, pause-max: 30s}}", "E103", "pause-max is below pause"),
+        ("delivery: {breaker: {failures: 0}}", "E103", "write more than 0"),
+        ("delivery: {breaker: {pause: 0s}}", "E103", "write more than 0"),
+        ("delivery: {breaker: {faliures: 2}}", "E101", "did you mean 'failures'"),
+        ("delivery: {breaker: 5}", "E103", "write a map"),
+        (
+            "delivery: {on-unavailable: dead-letter, retry: 2, breaker: {failures: 4}}",
+            "W202",
+            "write 3 or less, or a larger retry",
+        ),
         ("delivery: {backoff-delay: 1s}", "W202", "add retry"),
         ("delivery: {rate-limit: 0/s}", "E103", "is not a rate"),
         ("delivery: {backoff-delay: -1s}", "E103", "is not a duration"),
@@ -223,3 +235,13 @@ def test_a_journal_does_not_go_with_a_pipe(files: Files) -> None:
     text = files.with_pipeline(source="durability: spool").replace("plugin: file", "plugin: gateway", 1)
     text = text.replace("{path: in.txt}", "{auth: none, pipe: continuous}")
     assert [f.code for f in files.load(text).errors] == ["E209"]
+
+
+def test_a_breaker_has_defaults_and_is_explained(files: Files) -> None:
+    text = files.with_pipeline(destination="delivery: {retry: 2, retry-after-max: 90s, breaker: {failures: 7}}")
+    found = files.load(text)
+    assert found.findings == []
+    [pipeline] = found.pipelines
+    assert pipeline.destinations[0].delivery.breaker == Breaker(7, 10.0, 300.0, 90.0)
+    said = explain_text(pipeline)
+    assert "7 failures in a row, over runs: nothing is sent for 10s, twice as long each time up to 5m" in said

@@ -225,6 +225,16 @@ def test_drivers_elsewhere_keep_what_their_connection_says_and_are_told_no_secre
     assert "secret" not in str(start.env)
 
 
+@pytest.mark.parametrize(("master", "said"), [("local[*]", None), ("spark://m:7077", "0"), ("yarn", "0")])
+def test_small_work_stays_with_executors_on_other_machines_unless_the_environment_says_otherwise(
+    archived_home: Path, monkeypatch: pytest.MonkeyPatch, master: str, said: str | None
+) -> None:
+    monkeypatch.delenv("CONDUIT_SMALL_RECORDS", raising=False)
+    assert launch(archived_home, master, "client").env.get("CONDUIT_SMALL_RECORDS") == said
+    monkeypatch.setenv("CONDUIT_SMALL_RECORDS", "500")
+    assert launch(archived_home, master, "client").env.get("CONDUIT_SMALL_RECORDS") == (said and "500")
+
+
 def test_a_standalone_client_is_a_jvm_of_ours_too(archived_home: Path) -> None:
     start = launch(archived_home, "spark://master:7077", "client")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.progress import describe
+from conduit_tasks.operate.status import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline

@@ -15,7 +15,7 @@ from conduit_tasks.airflow.api.door import Body, Number, Time
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.micro_batch import control, positions
+from conduit_tasks.operate import control, positions
 from conduit_tasks.pipeline.names import dag_id
 
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])

@@ -206,6 +206,9 @@ async function overview(r) {
     p.description ? el("p", { class: "dim" }, p.description) : null,
     p.lost ? el("p", { class: "first-error" }, p.lost) : null,
     p.error ? el("p", { class: "first-error" }, `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`) : null,
+    ...p.destinations.filter((d) => d.breaker && d.breaker.opened).map((d) => el("p", { class: "first-error" },
+      `${d.id} waits: its breaker is open since ${when(d.breaker.since)} (${plural(d.breaker.failures, "failure")} in a row, ` +
+      `the last: ${d.breaker.error}); one record is tried ${d.breaker.left ? `at ${when(d.breaker.until)}` : "now"}`)),
     controls(p),
     drawing(columns, `Topology of ${r.id}`),
     el("h2", {}, "Destinations"),

@@ -15,6 +15,7 @@ from typing import cast
 import httptools
 
 from conduit_tasks.connectors.http.link_local import check_address
+from conduit_tasks.connectors.signatures import TAKEN
 
 BODY_KEPT = 200
 """Bytes of an answer's body that are kept by default, to be quoted."""
@@ -22,6 +23,7 @@ HEAD_LIMIT = 64 * 1024
 """Limit of the head of an answer, in bytes."""
 ENDING = 1.0
 """Seconds that aborted connections are given to end; none of them is used again."""
+_TAKEN = TAKEN.lower().encode()
 IDLE = 60.0
 """Seconds after which an unused connection is not used again."""
 
@@ -37,6 +39,8 @@ class Answer:
     location: str | None = None
     retry_after: str | None = None
     content_encoding: str | None = None
+    taken: str | None = None
+    """Header by which a gateway says that it has this signed request already (`signatures.TAKEN`)."""
 
 
 class BadAnswer(OSError):
@@ -226,6 +230,8 @@ class _Connection(asyncio.Protocol):
             self._answer.location = value.decode("latin-1")
         elif name == b"content-encoding":
             self._answer.content_encoding = value.decode("latin-1")
+        elif name == _TAKEN:
+            self._answer.taken = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None

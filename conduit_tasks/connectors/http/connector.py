@@ -3,7 +3,8 @@
 Required: `url`. Common options: `method` (POST), `headers.<Name>`, `body` (`payload`: the record's own data;
 `opencdc`: the whole record as JSON; `cloudevents-…`: a CloudEvent), `auth.bearer`, `auth.oauth2.*`. Every request
 carries the record's id in the idempotency header, the same at each attempt, so that a target can drop duplicates; with
-an index pipe (SEMANTICS O5–O6r) also its number. `cloudevents-batched` sends several records in a request.
+an index pipe (SEMANTICS O5–O6r) also its number. `cloudevents-batched` sends several records in a request. `sign` signs
+each.
 
 ```yaml
 plugin: http
@@ -13,14 +14,15 @@ settings: {url: "https://example.org/events", headers.X-Team: data, auth.bearer:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
+from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
 from conduit_tasks.connectors.connection import HTTP
-from conduit_tasks.connectors.http import oauth2
-from conduit_tasks.connectors.http.client import Client
+from conduit_tasks.connectors.http import oauth2, sign
+from conduit_tasks.connectors.http.client import Answer, Client
 from conduit_tasks.connectors.http.head import head, headers, pipe_headers
 from conduit_tasks.connectors.http.outcome import outcome_of_answer, outcome_of_error, statuses
 from conduit_tasks.connectors.http.peer import PEER, address, guarded, tls_context
@@ -66,6 +68,7 @@ class HttpDestination(RecordDestination):
                 default="408, 425, 429, 5xx",
             ),
             Option("idempotency-header", "carries the record's id; empty: none", default="Idempotency-Key"),
+            *sign.OPTIONS,
             *PEER,
         ),
         connection=HTTP,
@@ -81,6 +84,7 @@ class HttpDestination(RecordDestination):
         self._mode = s["body"]
         self._retriable = statuses(options.words(s, "retry-on"))
         self._oauth2 = oauth2.ClientCredentials.wanted(s)
+        self._signer = sign.Signer(s, settings) if sign.wanted(s, settings) else None
         later = {"content-type", self._key.lower(), *(["authorization"] if self._oauth2 else [])}
         self._head = head(s["method"], self._url, headers(s), later)
         self._most, self._delay = options.integer(s, "batch.size", least=1), options.duration(s, "batch.delay")
@@ -90,6 +94,8 @@ class HttpDestination(RecordDestination):
 
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109  # the contract of RecordDestination
         url = self._url
+        if self._signer is not None:
+            self._signer.open()
         if self._oauth2:
             self._tokens = oauth2.ClientCredentials(
                 self.settings, guarded=self._guarded, timeout=timeout, verify=tls_context(self.settings)
@@ -111,7 +117,7 @@ class HttpDestination(RecordDestination):
             lines += f"{self._key}: {record.id}\r\n"
         if INDEX in record.metadata:
             lines += pipe_headers(record.metadata)
-        return await self._request(lines, body, content_type)
+        return await self._request(record.id, lines, body, content_type)
 
     async def close(self) -> None:
         if self._batcher is not None:
@@ -123,30 +129,42 @@ class HttpDestination(RecordDestination):
 
     async def _send_batch(self, records: list[Record]) -> Outcome:
         body = jsons.dumps([cloudevents_http.structured(r) for r in records])
-        return await self._request("", body, self._content_type or cloudevents_http.BATCHED)
+        # Records that come again together come under the same id.
+        id = hashlib.sha256("".join(r.id for r in records).encode()).hexdigest()[:32]
+        return await self._request(id, "", body, self._content_type or cloudevents_http.BATCHED)
 
-    async def _request(self, lines: str, body: bytes, content_type: str) -> Outcome:
-        """Sends one request, and a second one if a token was refused: the target did not accept the first then."""
+    async def _request(self, id: str, lines: str, body: bytes, content_type: str) -> Outcome:
+        """Sends one request, signed under this id, and a second one if a token was refused: the target did not accept
+        the first then."""
         if self._client is None:
             raise Unavailable("http: send before open")
         tail = f"{lines}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
             if self._tokens is None:
-                answer = await self._client.exchange(f"{self._head}{tail}".encode("latin-1") + body)
-                return outcome_of_answer(answer, self._retriable)
+                text = f"{self._head}{self._signed(id, body)}{tail}"
+                return self._outcome(await self._client.exchange(text.encode("latin-1") + body))
             for again in (True, False):
                 token = await self._tokens.token()
-                text = f"{self._head}Authorization: Bearer {token}\r\n{tail}"
+                text = f"{self._head}Authorization: Bearer {token}\r\n{self._signed(id, body)}{tail}"
                 answer = await self._client.exchange(text.encode("latin-1") + body)
                 if answer.status != 401 or not again:
                     break
                 self._tokens.forget(token)
-            return outcome_of_answer(answer, self._retriable)
+            return self._outcome(answer)
         except OSError as error:
             return outcome_of_error(error)
         except (ConfigError, Unavailable) as error:
             # A missing token is no fault of the record: it waits until somebody fixes the cause.
             return Outcome("failed", str(error))
+
+    def _outcome(self, answer: Answer) -> Outcome:
+        if answer.status == 409 and answer.taken is not None and self._signer is not None:
+            # What we signed, and only that, was taken before: its answer was lost.
+            return DELIVERED
+        return outcome_of_answer(answer, self._retriable)
+
+    def _signed(self, id: str, body: bytes) -> str:
+        return "" if self._signer is None else self._signer.lines(id, body)
 
     def _body(self, record: Record) -> tuple[str, bytes, str]:
         """Returns header lines, the body (the data after the change, or before it for a deleted record), and its

@@ -14,7 +14,8 @@
 -- @key group    string  number and answer of the last group of this gateway process; expires
 -- @key index    hash    lane -> state of its pipe's receiver; until it was silent for `forget`
 -- @key lanes    zset    the same lanes by the second in which each was used last
--- @key seen     zset    marks of signed requests by the second in which each is forgotten; expires
+-- @key seen     zset    marks of signed requests by the second in which each is forgotten; expires. With a ? before it: a mark
+--                       whose events are not known to be in the journal yet
 -- @arg group    int     number of this group; one that was answered already is answered the same again (invariant 5)
 -- @arg ttl      int     seconds the answer is remembered
 -- @arg records  int     events that may be stored and not yet acked
@@ -30,10 +31,11 @@
 -- @arg remember int     marks that may be remembered
 -- @arg keep     int     seconds after which the marks of a source that gets no more are gone
 -- @arg replay   text    first character of a mark that says that the same request came before
+-- @arg unsettled int    seconds for which marks are remembered with a ?, until ingest_settle; 0: for good at once
 -- @arg chunks   blob*2000   the chunks, in order
 -- @returns lost: the journal must be put back first | ok ANSWER LAST BYTES: a character per chunk, 1 stored, 0 refused,
 --   the backlog is used up, 2 a lane is not where it must be, 3 it would be one lane too many, 4 a request came before, 5 its message did,
---   6 no further one may be remembered; number and bytes before the first of them
+--   6 no further one may be remembered, 7 the same request, or its message, is not settled; number and bytes before the first of them
 
 local number_before, before, last_before, bytes_before =
   string.match(redis.call('GET', K.group) or '', '^(%d+) (%d+) (%d+) (%d+)$')
@@ -89,6 +91,7 @@ local function came(of)
     if own[m[1]] or tonumber(redis.call('ZSCORE', K.seen, m[1]) or 0) > second then
       return string.sub(m[1], 1, 1) == A.replay and '4' or '5'
     end
+    if tonumber(redis.call('ZSCORE', K.seen, '?' .. m[1]) or 0) > second then return '7' end
     own[m[1]] = true
   end
   if #of > 0 and redis.call('ZCARD', K.seen) + #of > tonumber(A.remember) then return '6' end
@@ -113,7 +116,10 @@ for i, count in ipairs(cjson.decode(A.counts)) do
       redis.call('HSET', K.index, m[1], m[3])
       redis.call('ZADD', K.lanes, second, m[1])
     end
-    for _, m in ipairs(marks[i] or {}) do redis.call('ZADD', K.seen, m[2], m[1]) end
+    for _, m in ipairs(marks[i] or {}) do
+      if A.unsettled == '0' then redis.call('ZADD', K.seen, m[2], m[1])
+      else redis.call('ZADD', K.seen, second + tonumber(A.unsettled), '?' .. m[1]) end
+    end
     answer[i] = '1'
   else
     answer[i] = '0'

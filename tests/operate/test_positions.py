@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
 from conduit_tasks.errors import ConfigError, Fenced, NotStopped
-from conduit_tasks.micro_batch import control, positions
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.operate import control, positions
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 
 PIPELINE = """

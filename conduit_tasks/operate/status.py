@@ -1,4 +1,4 @@
-"""Progress of a pipeline: one plain document for the CLI, the demo's account and the API."""
+"""Status of a pipeline: one plain document for the CLI, the demo's account and the API."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "dead": broker.dead_letters.count(d.id),
                 "parked_keys": len(broker.redrives.parked(d.id)),
                 "attempts": attempts.get(d.node, 0),
+                "breaker": asdict(breaker) if (breaker := broker.breakers.get(d.id, d.delivery.breaker)) else None,
                 "confirmed_at": state.confirmed_at,
             }
         )
