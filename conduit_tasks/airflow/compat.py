@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-try:
-    from airflow.sdk import (
-        AssetOrTimeSchedule,
-        CronDataIntervalTimetable,
-        CronTriggerTimetable,
-        DeltaDataIntervalTimetable,
-        DeltaTriggerTimetable,
-    )
-except ImportError:
-    from airflow.timetables.assets import AssetOrTimeSchedule  # type: ignore[assignment]
-    from airflow.timetables.interval import (  # type: ignore[assignment]
-        CronDataIntervalTimetable,
-        DeltaDataIntervalTimetable,
-    )
-    from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable  # type: ignore[assignment]
-
-try:
-    from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowSkipException
-except ImportError:
-    from airflow.exceptions import (  # type: ignore[assignment]
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowSkipException,
-    )
+from typing import TYPE_CHECKING
 
 __all__ = [
     "AirflowFailException",
@@ -37,3 +14,30 @@ __all__ = [
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
 ]
+
+if TYPE_CHECKING:
+    from airflow.sdk import (
+        AssetOrTimeSchedule,
+        CronDataIntervalTimetable,
+        CronTriggerTimetable,
+        DeltaDataIntervalTimetable,
+        DeltaTriggerTimetable,
+    )
+    from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowSkipException
+else:
+    try:
+        from airflow.sdk import (
+            AssetOrTimeSchedule,
+            CronDataIntervalTimetable,
+            CronTriggerTimetable,
+            DeltaDataIntervalTimetable,
+            DeltaTriggerTimetable,
+        )
+    except ImportError:
+        from airflow.timetables.assets import AssetOrTimeSchedule
+        from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+        from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
+    try:
+        from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowSkipException
+    except ImportError:
+        from airflow.exceptions import AirflowFailException, AirflowNotFoundException, AirflowSkipException
