@@ -111,7 +111,12 @@ def _ask(name: str) -> Connection:
 
 def _from_supervisor(name: str) -> Any:
     from airflow.sdk.bases.hook import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        from airflow.sdk.exceptions import AirflowNotFoundException
+    except ImportError:  # Airflow 3.1
+        from airflow.exceptions import AirflowNotFoundException
 
     try:
         return BaseHook.get_connection(name)

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.bases.hook import BaseHook
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowException
 
+from conduit_tasks.airflow.compat import AirflowFailException, AirflowNotFoundException, AirflowSkipException
 from conduit_tasks.airflow.delivered import tell_assets
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare

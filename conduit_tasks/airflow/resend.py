@@ -17,8 +17,8 @@ from typing import Any
 from airflow.providers.standard.operators.branch import BranchMixIn
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, TaskGroup
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from conduit_tasks.airflow.compat import AirflowFailException, AirflowSkipException
 from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable

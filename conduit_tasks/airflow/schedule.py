@@ -5,16 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow.sdk import (
-    Asset,
+from airflow.sdk import Asset, AssetWatcher
+
+from conduit_tasks.airflow.compat import (
     AssetOrTimeSchedule,
-    AssetWatcher,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
 )
-
 from conduit_tasks.airflow.wake import WakeTrigger
 from conduit_tasks.pipeline.names import dag_id
 from conduit_tasks.pipeline.schedule import Schedule, is_continuous, parse_schedule

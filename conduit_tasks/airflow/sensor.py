@@ -69,7 +69,7 @@ class DeliveredSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> None:
         """Ends as the trigger says. Raises AirflowFailException with its reason."""
-        from airflow.sdk.exceptions import AirflowFailException
+        from conduit_tasks.airflow.compat import AirflowFailException
 
         if event.get("error"):
             raise AirflowFailException(str(event["error"]))

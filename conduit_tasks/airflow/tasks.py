@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from conduit_tasks.airflow.alerts import look, looking
+from conduit_tasks.airflow.compat import AirflowFailException
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
 from conduit_tasks.exit_codes import STOPPED

@@ -22,6 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from conduit_tasks.airflow import forked
 from conduit_tasks.airflow.hook import describe_event, parse_event
 from conduit_tasks.airflow.operator import ConduitSubmitOperator, was_cleared
+from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.work import WorkNeeded
 from conduit_tasks.settings import settings
@@ -95,6 +96,70 @@ def test_the_application_gets_ids_and_the_environment(
     # Never a session or group of its own: a kill of the task's group must reach the driver.
     assert group == os.getpgid(0)
     assert work == [("toy", "destinations.out", "r1", False)]
+
+
+CONNECTED = """
+version: "2.2"
+pipelines:
+  - id: toy
+    connectors:
+      - {id: in, type: source, plugin: redis, settings: {connection: cache, streams: s}}
+      - {id: out, type: destination, plugin: http, settings: {connection: api, url: /x}}
+"""
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_the_driver_is_given_the_connections_of_its_node_and_nobody_else_sees_them(
+    operator: Callable[..., ConduitSubmitOperator],
+    work: list[Any],
+    application: Path,
+    tmp_path: Path,
+    home: Path,
+    context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Given a pipeline with a connection at either end
+    build = operator()
+    (home / "include" / "pipelines" / "toy.yaml").write_text(CONNECTED)
+    for name in ("cache", "api"):
+        found = {"conn_type": "http", "host": "h", "password": f"secret-of-{name}"}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(found))
+    told = tmp_path / "told.json"
+    application.write_text(
+        "import json, os, sys\n"
+        "from pathlib import Path\n"
+        "from conduit_tasks import connections\n"
+        "api = connections.lookup('api').password\n"
+        "lines = [p.read_bytes().decode(errors='replace') for p in Path('/proc').glob('[0-9]*/cmdline')]\n"
+        f"json.dump([api, sorted(connections.current()), dict(os.environ), lines], open({str(told)!r}, 'w'))\n"
+    )
+    # When
+    build.execute(context)
+    # Then the driver has the one that it needs, and processes that it starts do not inherit it
+    api, names, environment, lines = json.loads(told.read_text())
+    assert (api, names) == ("secret-of-api", ["api"])
+    assert "CONDUIT_CONNECTIONS" not in environment
+    # And it is in no command line and no log
+    assert not [line for line in lines if "secret-of-" in line]
+    assert "secret-of-" not in caplog.text
+    # And nothing of it stays with the task
+    assert "secret-of-" not in str(vars(build)) + str(build.conf)
+
+
+@pytest.mark.usefixtures("spark_connection")
+def test_a_missing_connection_is_named_and_asked_for_again(
+    operator: Callable[..., ConduitSubmitOperator], work: list[Any], home: Path, context: Any
+) -> None:
+    # Given a connection that nobody has
+    build = operator()
+    (home / "include" / "pipelines" / "toy.yaml").write_text(
+        CONNECTED.replace("connection: api", "connection: nobody_has")
+    )
+    # Then the task fails with its name, and Airflow tries it again: a secrets backend may answer then
+    with pytest.raises(ConduitError, match="nobody_has") as error:
+        build.execute(context)
+    assert not isinstance(error.value, AirflowFailException)
 
 
 @pytest.mark.usefixtures("both_ways")
