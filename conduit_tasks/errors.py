@@ -140,9 +140,11 @@ class Unavailable(ConduitError):
 class Refused(ConduitError):
     """The destination will not take this record, and a retry cannot improve it (SEMANTICS T6 *completed*)."""
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(self, message: str, *, status: int | None = None, row: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.row = row
+        """Number of the row at fault among those of a write, if the destination knows it."""
 
 
 class Terminated(BaseException):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from conduit_tasks.errors import ConfigError
@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     Durations are seconds. Relative paths are taken from `home`.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CONDUIT_")
+    model_config = SettingsConfigDict(env_prefix="CONDUIT_", populate_by_name=True)
 
     home: Path = Field(default_factory=Path.cwd)
     """The folder that holds `include/`, `dags/` and (embedded stack) `.conduit/`."""
@@ -52,6 +52,14 @@ class Settings(BaseSettings):
     """Folder or URL (`file://`, `s3://`, …) of the spool."""
     dead_letters: str = ".conduit/dead-letters"
     """Folder or URL of the project's own dead-letter store."""
+    connectors: Path = Field(
+        default=Path("connectors"), validation_alias=AliasChoices("CONDUIT_CONNECTORS", "CONDUIT_CONNECTORS_PATH")
+    )
+    """Folder of the programs of standalone connectors; Conduit's `CONDUIT_CONNECTORS_PATH` is the same."""
+    connectors_message: int = Field(default=64 << 20, ge=1 << 10)
+    """Bytes of one message from or to a standalone connector."""
+    connectors_timeout: float = Field(default=60.0, gt=0)
+    """Seconds in which a standalone connector answers a call: to open, to stop."""
     lease_ttl: float = 15.0
     """Seconds that a lease lives without renewal."""
     lease_grace: float = 1.0

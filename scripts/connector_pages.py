@@ -26,6 +26,7 @@ Written by `python scripts/connector_pages.py`.
 `builtin:` in front of a name and `@version` behind it are taken, as in Conduit. `conduit connectors describe NAME`
 prints the options of one, and `conduit connectors test NAME` tries whether it [keeps its contract](testing.md).
 A connector may [register handlers](../handlers.md#in-code) of what becomes of its records.
+`standalone:NAME` is any of [Conduit's standalone connectors](standalone.md), which are programs of their own.
 
 | name | source | destination | what it does |
 |---|---|---|---|

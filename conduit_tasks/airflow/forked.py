@@ -38,6 +38,7 @@ MODULES = (
     "conduit_tasks.spark.app",
     "conduit_tasks.spark.jvm",
     "conduit_tasks.spark.plain",
+    "conduit_tasks.spark.session",
     "conduit_tasks.spark.shipping",
 )
 """Modules that an application needs."""

@@ -130,8 +130,8 @@ class Keys:
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:
-        """hash: cursor, ranges, divided, shard:<n>, epoch, state, words, begun, status, error, forced, joined, replayed,
-        told, counters of one destination; ("") epoch of redrives before the fan-out. Pipeline."""
+        """hash: cursor, ranges, divided, shard:<n>, epoch, state, words, begun, status, error, forced, joined,
+        replayed, told, counters of one destination; ("") epoch of redrives before the fan-out. Pipeline."""
         return f"{self._tag}destination:{destination}"
 
     def numbers(self, destination: str, *, redelivery: bool = False) -> str:

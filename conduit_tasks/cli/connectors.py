@@ -20,13 +20,15 @@ _FORMAT = typer.Option(help="text, or json for programs.")
 
 @app.command(name="list")
 def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
-    """Lists every connector, ours and those of other packages."""
+    """Lists every connector: ours, those of other packages, and the standalone ones in CONDUIT_CONNECTORS."""
     from conduit_tasks.connectors import registry
+    from conduit_tasks.connectors.standalone import found as standalone
 
     rows = []
     for name, found in registry.known().items():
         sides = [side for side in ("source", "destination") if getattr(found, side) is not None]
         rows.append((name, sides, summary(found)))
+    rows += [(p.name, p.sides, p.summary) for p in standalone.listed()]
     if format is Format.json:
         print_json([{"name": name, "sides": sides, "summary": said} for name, sides, said in rows])
     else:
@@ -35,12 +37,24 @@ def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
 
 @app.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="NAME")], format: Annotated[Format, _FORMAT] = Format.text
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    *,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting: what is in its system is shown; may be repeated."),
+    ] = None,
+    format: Annotated[Format, _FORMAT] = Format.text,
 ) -> None:
-    """Prints the summary of a connector, and its options as source and as destination."""
+    """Prints the summary of a connector, and its options as source and as destination; with settings, what a source
+    that can discover it (`singer`) finds in its system."""
     from conduit_tasks.connectors import registry
+    from conduit_tasks.connectors.plugins import is_standalone
+    from conduit_tasks.connectors.standalone.found import sides_of as standalone_sides
     from conduit_tasks.errors import UnknownPlugin
 
+    if set_:
+        _discover(name, as_settings(set_, "conduit connectors describe"), format)
+        return
     sides = {}
     error: UnknownPlugin | None = None
     for side, find in (("source", registry.source_class), ("destination", registry.destination_class)):
@@ -48,6 +62,8 @@ def describe(
             sides[side] = find(name).spec
         except UnknownPlugin as unknown:
             error = unknown
+    if is_standalone(name):
+        sides = {side: spec for side, spec in sides.items() if side in standalone_sides(name)}
     if not sides and error is not None:
         raise error
     if format is Format.json:
@@ -55,6 +71,24 @@ def describe(
     else:
         for number, (side, spec) in enumerate(sides.items()):
             print_spec(spec, side, first=not number)
+
+
+def _discover(name: str, settings: dict[str, str], format: Format) -> None:
+    from conduit_tasks.connectors import registry
+    from conduit_tasks.connectors.capabilities import Discovering
+    from conduit_tasks.errors import ConfigError
+
+    cls = registry.source_class(name)
+    if not issubclass(cls, Discovering):
+        raise ConfigError(f"{name} has nothing to discover; leave out --set")
+    found = cls(settings).discover()
+    if format is Format.json:
+        print_json(found)
+    else:
+        print_table(
+            [key.upper() for key in found[0]] if found else ("NOTHING",),
+            [[", ".join(map(str, each)) if isinstance(each, list) else each for each in row.values()] for row in found],
+        )
 
 
 @app.command(name="test")
@@ -118,11 +152,12 @@ def try_(
 @app.command()
 def teardown(
     pipeline: Pipeline,
-    source: Annotated[str, typer.Argument(metavar="SOURCE")],
+    source: Annotated[str, typer.Argument(metavar="CONNECTOR")],
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do it: what is removed there is gone.")] = False,
 ) -> None:
-    """Removes the objects that a source made in its system, such as a replication slot; the pipeline must be stopped.
+    """Removes the objects that a source made in its system, such as a replication slot, and tells a standalone
+    connector that it is deleted; the pipeline must be stopped.
 
     For a pipeline or connector that is about to be deleted: it cannot go on from its position.
     """

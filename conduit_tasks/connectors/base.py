@@ -51,7 +51,7 @@ class Option:
 class Spec:
     """Name and options of a plugin; the pages of `conduit connectors describe` are made from it.
 
-    An option named `cloudevents.*` or ending in `.*` takes any suffix.
+    An option that ends in `.*` takes any suffix; a `*` elsewhere in its name stands for any text.
     """
 
     name: str
@@ -270,6 +270,9 @@ class BatchDestination(Listener, Owner):
         self.limit = 600.0
         """Seconds that one write may take (`delivery.timeout`), set by the engine. The destination has its client give
         up earlier, as its process is ended at that time."""
+        self.attempts = 1
+        """Attempts at a record (`delivery.retry`), set by the engine, for a destination that has an outcome per record:
+        it refuses a record when that has failed so often, and until then is Unavailable."""
         self.still_ours: Callable[[], None] = _nobody_asks
         """Check of the lease, set by the engine; raises Fenced if the lease was lost. A destination that goes back to
         its state calls it once nobody else can write, before it changes anything: the state may be outdated by then

@@ -8,7 +8,7 @@ class Orders(Watchable, Replayable): ...
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from conduit_tasks.connectors.base import Position, Source
 
@@ -34,6 +34,14 @@ class Replayable(Source):
         """Switches `plan` to a replay: from now on it ignores acks and changes nothing anywhere. Returns the position
         to begin at: before every record whose own time is `since` (µs since the epoch; None: any) or later."""
         return {}
+
+
+class Discovering(Source):
+    """A source that can say what its system offers (`conduit connectors describe NAME --set …`)."""
+
+    def discover(self) -> list[dict[str, Any]]:
+        """Returns a row for each thing that it can read, all with the same keys. Raises SourceError."""
+        raise NotImplementedError
 
 
 class Receipts(Protocol):
@@ -65,3 +73,12 @@ class Queue(Source):
     def hold(self, positions: Sequence[Position], spare: float) -> None:
         """Keeps the unacked messages of these positions from being handed out to others until the next call, or for
         `spare` seconds more if no task runs meanwhile. Raises Unavailable."""
+
+
+class Held(Queue):
+    """A queue that is read over one connection, which stays open from read to read and takes the acks. The process of
+    its own node holds it (`connectors.held`), asks it what is new, and gives it the acks that the pipeline commits;
+    other processes of the pipeline neither plan it nor ack it."""
+
+    comes_again = 0.0
+    in_driver = True

@@ -50,11 +50,13 @@ def problems(spec: Spec, settings: Mapping[str, str]) -> list[tuple[str, str]]:
 def _problems(spec: Spec, settings: Mapping[str, str], out: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yields each problem as an option and what is wrong, and fills `out` with the settings."""
     exact = {o.name: o for o in spec.options if not _any_suffix(o)}
-    prefixes = [o.name[:-1] for o in spec.options if _any_suffix(o)]
+    prefixes = [o.name[:-1] for o in spec.options if o.name.endswith(".*")]
+    patterns = [_pattern(o.name) for o in spec.options if "*" in o.name and not o.name.endswith(".*")]
     ours = {o.conduit: o.name for o in spec.options if o.conduit}
     for written, value in settings.items():
         name = ours.get(written, written)
-        if name not in exact and not name.startswith((SDK, *prefixes)):
+        known = name in exact or name.startswith((SDK, *prefixes)) or any(p.fullmatch(name) for p in patterns)
+        if not known:
             yield written, f"{spec.name}: unknown option '{name}'; {_nearest(name, spec.options)}"
         elif name != written and name in settings:
             yield written, f"{spec.name}: option '{written}' is Conduit's name of '{name}'; keep one of them"
@@ -164,7 +166,11 @@ def _at_least(value: int, least: int, said: str) -> int:
 
 
 def _any_suffix(option: Option) -> bool:
-    return option.name.endswith(".*")
+    return "*" in option.name
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(".+".join(re.escape(part) for part in name.split("*")))
 
 
 def _nearest(name: str, options: Sequence[Option]) -> str:

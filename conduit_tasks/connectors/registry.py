@@ -14,10 +14,10 @@ from typing import Any, Literal
 from conduit_tasks import topology
 from conduit_tasks.connectors.base import BatchDestination, Described, RecordDestination, Source
 from conduit_tasks.connectors.capabilities import Queue
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin_name
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 
-_FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "sql", "sqs")
+_FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "singer", "sql", "sqs")
 _MODULES = ("gateway", "generator", "log", "spark")
 BUILTIN = {
     **{name: f"conduit_tasks.connectors.{name}.connector" for name in _FOLDERS},
@@ -53,12 +53,13 @@ def known() -> dict[str, Described]:
 
 
 def source_class(plugin: str) -> type[Source]:
-    """Returns the source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit.
+    """Returns the source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit. For
+    any standalone connector there is a class, whose program is looked for when its specification is needed.
 
     Raises UnknownPlugin if there is none (the nearest is named) or if it is only a destination, and ConfigError if its
     module cannot be loaded.
     """
-    name = parse_plugin(plugin).name
+    name = plugin_name(plugin)
     found = described(name).source
     if found is None:
         raise UnknownPlugin(f"'{name}' is a destination only; {_these('source')}")
@@ -67,7 +68,7 @@ def source_class(plugin: str) -> type[Source]:
 
 def destination_class(plugin: str) -> type[RecordDestination] | type[BatchDestination]:
     """Returns the destination of a plugin; otherwise as `source_class`."""
-    name = parse_plugin(plugin).name
+    name = plugin_name(plugin)
     found = described(name).destination
     if found is None:
         raise UnknownPlugin(f"'{name}' is a source only; {_these('destination')}")
@@ -95,6 +96,10 @@ def kept_for(pipeline: topology.Pipeline) -> float:
 
 def described(name: str) -> Described:
     """Returns both sides of a connector. Raises as `source_class`."""
+    if is_standalone(name):
+        from conduit_tasks.connectors.standalone.plugin import described as standalone
+
+        return standalone(name.strip())
     name = parse_plugin(name).name
     if name not in _names():
         near = difflib.get_close_matches(name, _names(), n=2)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import plugin_name
 from conduit_tasks.dead_letters.letter_record import as_dict, letter_record
 from conduit_tasks.dead_letters.plugin import PluginHandler
 from conduit_tasks.errors import ConduitError, ConfigError
@@ -44,7 +44,7 @@ def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, des
 
 
 def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: str | None) -> Handler:
-    name = parse_plugin(queue.plugin).name if queue.plugin is not None else None
+    name = plugin_name(queue.plugin) if queue.plugin is not None else None
     if name == "log":
         return Drop()
     from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore

@@ -67,6 +67,7 @@ class BatchWise:
         self._reading = Reading(work)
         self._order = InOrder(work, self._reading)
         self._policy = RetryPolicy(options)
+        destination.attempts = self._policy.attempts
         self._bucket = TokenBucket(options.rate_limit, rested=work.rested()) if options.rate_limit else None
         self._state = work.state
         self._reopen = True
@@ -131,13 +132,16 @@ class BatchWise:
             except _Opened as opened:
                 self._open(opened.error, part, gone)
             except Refused as error:
-                halves = part.halves()
-                if halves is None:
+                # The row is known among those that were written; with parked rows between them, halving finds it.
+                known = error.row if kept is part else None
+                pieces = part.halves() if known is None else part.around(known)
+                if pieces is None:
                     self._refuse(part, gone, error)
                     continue
-                left, right = halves
-                cut = int(np.searchsorted(gone, right.seqs[0]))
-                todo += [(right, gone[cut:]), (left, gone[:cut])]
+                for piece in reversed(pieces):
+                    cut = int(np.searchsorted(gone, piece.seqs[0])) if piece is not pieces[0] else 0
+                    todo.append((piece, gone[cut:]))
+                    gone = gone[:cut]
             except Unavailable as error:
                 if self._options.on_unavailable == "wait":
                     raise

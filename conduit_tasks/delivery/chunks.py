@@ -78,6 +78,14 @@ class Chunk:
         cut = int(cuts[np.argmin(np.abs(cuts - self.rows // 2))])
         return self.part(0, cut), self.part(cut, self.rows)
 
+    def around(self, row: int) -> tuple[Chunk, ...] | None:
+        """Returns the rows before the seq of this row, those of the seq, and those behind it, where there are any; None
+        if there is only one seq."""
+        start, end = (int(np.searchsorted(self.seqs, self.seqs[row], side)) for side in ("left", "right"))
+        if start == 0 and end == self.rows:
+            return None
+        return tuple(self.part(a, b) for a, b in ((0, start), (start, end), (end, self.rows)) if a < b)
+
 
 def distinct(seqs: Seqs) -> Seqs:
     """Returns each of the ascending seqs once."""

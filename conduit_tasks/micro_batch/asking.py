@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from conduit_tasks.connectors import held
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.connectors.capabilities import Queue
+from conduit_tasks.connectors.capabilities import Held, Queue
+from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import (
     BrokerUnavailable,
     ConduitError,
@@ -58,7 +60,7 @@ class Asked:
         return {id: _said(error) for id, error in self.failed.items()}
 
 
-def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
+def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:  # noqa: PLR0912 - the cases of one answer
     """Asks every source in turn for an equal share of the room that is left, and of `most` slices; together never more
     (invariant 7). The first source to be asked changes with each micro-batch (`expect`), so that a room smaller than
     the number of sources starves none of them; a source that has nothing leaves its share to the others.
@@ -85,6 +87,8 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         early = before is not None and too_early(context, before)
         if before is not None and early and before.error.error_class != PartLeftOut.__name__:
             out.waiting.append(before)
+            continue
+        if elsewhere(pipeline.id, source):
             continue
         found: list[Slice] = []
         try:
@@ -113,6 +117,12 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         slices -= len(found)
     out.slices = {s.id: out.slices[s.id] for s in pipeline.sources if s.id in out.slices}
     return out
+
+
+def elsewhere(pipeline: str, source: Source) -> bool:
+    """Returns whether only another process can ask a source: the one that holds it (`capabilities.Held`)."""
+    of = source_class(source.plugin)
+    return issubclass(of, Held) and held.scope(pipeline, source.id) is None
 
 
 def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:

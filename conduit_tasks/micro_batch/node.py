@@ -16,6 +16,7 @@ from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.deliver import deliver_destination, left_to_the_next
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import every
+from conduit_tasks.micro_batch.holding import holding_source
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.size import Foresight
@@ -107,9 +108,10 @@ class _Node:
         # A node that finds the lease taken waits one lease time (and the grace), then takes over or ends.
         wait = context.settings.lease_ttl + context.settings.lease_grace + 1
         if kind == "sources":
-            return _each(
-                draining, lambda: draining.slices(name), lambda: read_source(context, name, self.run_all, wait)
-            )
+            with holding_source(context, name, wait):
+                return _each(
+                    draining, lambda: draining.slices(name), lambda: read_source(context, name, self.run_all, wait)
+                )
         if kind == "processors":
             return _each(draining, draining.staged, lambda: process(context, self.run_all, wait))
         return deliver_destination(

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.in_flight import in_flight as in_flight_to
-from conduit_tasks.connectors.registry import kept_for
+from conduit_tasks.connectors.capabilities import Held
+from conduit_tasks.connectors.plugins import same_plugin
+from conduit_tasks.connectors.registry import kept_for, source_class
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened
@@ -21,6 +23,7 @@ from conduit_tasks.pipeline.schedule import is_continuous
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -127,13 +130,20 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
     names = [d.id for d in pipeline.destinations]
     if not pending and broker.collection.due([s.id for s in pipeline.sources], names, kept_for(pipeline)):
         pending = "micro-batches to collect"
-    if pending or lasts:
-        said = pending or f"{next_one.reason}: the run waits for more"
+    held = held_sources(pipeline) if _may_read(limits) else []
+    if pending or lasts or held:
+        asked = f"{', '.join(held)} is asked by its own node" if held else f"{next_one.reason}: the run waits for more"
+        said = pending or asked
         return PlanResult(None, True, said, next_one.asked.told())
     for failure in next_one.asked.failed.values():
         # There is nothing else to do that the failure would hold up.
         raise failure
     return PlanResult(None, False, next_one.reason)
+
+
+def held_sources(pipeline: Pipeline) -> list[str]:
+    """Returns the sources that only their own node can ask (`capabilities.Held`)."""
+    return [s.id for s in pipeline.sources if issubclass(source_class(s.plugin), Held)]
 
 
 def _may_read(limits: Mapping[str, int] | None) -> bool:
@@ -231,7 +241,7 @@ def _take_over(context: Context) -> None:
     if before is not None and before.digest != pipeline.digest():
         was = {s["id"]: s["plugin"] for s in before.topology["sources"]}
         for s in pipeline.sources:
-            if was.get(s.id, s.plugin) != s.plugin:
+            if not same_plugin(was.get(s.id, s.plugin), s.plugin):
                 raise ConfigError(
                     f"{pipeline.file}: source {s.id} of {pipeline.id} was of plugin {was[s.id]} and is of {s.plugin} "
                     "now: its positions mean nothing to that. Give it another id, or put the plugin back"

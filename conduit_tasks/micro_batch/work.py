@@ -11,6 +11,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.forgotten import remember
+from conduit_tasks.micro_batch.plan import held_sources
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.recovery import left_alone
 from conduit_tasks.micro_batch.seal import seal_if_complete
@@ -35,7 +36,9 @@ class WorkNeeded:
     """Whether there is more, for a run that follows at once."""
 
 
-def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: bool = False) -> WorkNeeded:
+def awaited(  # noqa: PLR0911 - one case each
+    pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: bool = False
+) -> WorkNeeded:
     """Decides as `needed` does, and waits while other nodes of this run are at work on what has to come before. A node
     whose work is still being read is told to start: it waits itself, ready."""
     done = False
@@ -55,6 +58,8 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
                 if lingers is True:
                     continue
                 return WorkNeeded(False, lingers.reason, done=done) if lingers else work
+            if asks_itself(context, node):
+                return WorkNeeded(True, "what is new, only its own application can ask")
             if draining.lasts():
                 return WorkNeeded(True, "the run lasts: ready for what comes", done=done)
             if done:
@@ -64,6 +69,13 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
             return WorkNeeded(False, more.reason, done=done, recovering=more.recovering, again=more.again)
         if more:
             return WorkNeeded(True, more)
+
+
+def asks_itself(context: Context, node: str) -> bool:
+    """Returns whether a node has to be started to learn what is new: that of a source which it holds."""
+    if Node(node).kind != "sources" or context.broker.lifecycle.stored_status() != "running":
+        return False
+    return Node(node).id in held_sources(context.pipeline)
 
 
 def _wait(draining: Draining, context: Context, node: Node) -> str | Ended:

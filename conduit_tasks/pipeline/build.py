@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conduit_tasks import topology
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import parse_plugin, plugin_name
 from conduit_tasks.pipeline.model import (
     ConnectorKeys,
     DeadLetterKeys,
@@ -68,7 +68,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
 
 
 def _source(keys: ConnectorKeys) -> Source:
-    plugin = parse_plugin(keys.plugin).name
+    plugin = plugin_name(keys.plugin)
     return Source(
         id=keys.id,
         plugin=plugin,
@@ -84,7 +84,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
     delivery = keys.delivery or DeliveryKeys()
     return Destination(
         id=keys.id,
-        plugin=parse_plugin(keys.plugin).name,
+        plugin=plugin_name(keys.plugin),
         settings=keys.settings,
         processors=_processors(keys.processors, Node.destination(keys.id)),
         filters=tuple(keys.trigger.filters) if keys.trigger else (),
@@ -118,7 +118,7 @@ def _processors(keys: list[ProcessorKeys], section: str) -> tuple[Processor, ...
 
 def _dead_letters(keys: DeadLetterKeys, section: str) -> DeadLetterQueue:
     return DeadLetterQueue(
-        plugin=parse_plugin(keys.plugin).name if keys.plugin else None,
+        plugin=plugin_name(keys.plugin) if keys.plugin else None,
         settings=keys.settings,
         window_size=keys.window_size,
         window_nack_threshold=keys.window_nack_threshold,

@@ -31,7 +31,7 @@ CODES = {
     "E201": "the pipeline has no source",
     "E202": "the pipeline has no destination",
     "E203": "unknown plugin",
-    "E204": "the plugin cannot run here (standalone, or another kind)",
+    "E204": "the plugin cannot run here (a standalone processor, or another kind)",
     "E205": "a plugin's setting is unknown, missing or wrong",
     "E206": "a trigger filter is wrong",
     "E207": "a processor's condition is wrong",

@@ -23,10 +23,8 @@ class Reason(NamedTuple):
 def reason(delivery: Delivery | DeliveryKeys, processors: bool) -> Reason | None:
     """Returns why these options allow one task only, whatever `parallelism` says; None if they allow several.
     `processors`: whether the destination has any of its own."""
-    if delivery.pipe in ONE_UNCONFIRMED:
-        return Reason(f"the pipe {delivery.pipe} has one record on its way in all", ANOTHER)
-    if delivery.pipe in INDEX_PIPES:
-        return Reason(f"the pipe {delivery.pipe} numbers its records, and its numbers have one sender", ANOTHER)
+    if (why := _of_pipe(delivery.pipe)) is not None:
+        return why
     if delivery.guarantee != "at-least-once":
         says = f"guarantee: {delivery.guarantee} keeps one mark of how far sending has come"
         return Reason(says, "remove parallelism, or write guarantee: at-least-once")
@@ -41,6 +39,14 @@ def reason(delivery: Delivery | DeliveryKeys, processors: bool) -> Reason | None
             "a processor of the destination may change the key, whose order is then kept by nobody",
             "move the processors to the source or the pipeline, or remove parallelism",
         )
+    return None
+
+
+def _of_pipe(pipe: str) -> Reason | None:
+    if pipe in ONE_UNCONFIRMED:
+        return Reason(f"the pipe {pipe} has one record on its way in all", ANOTHER)
+    if pipe in INDEX_PIPES:
+        return Reason(f"the pipe {pipe} numbers its records, and its numbers have one sender", ANOTHER)
     return None
 
 

@@ -56,7 +56,7 @@ def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
     for path, section in sections(keys, base):
         _check_unique([p.id for p in section], "processor", report, path)
         for n, processor in enumerate(section):
-            _check_plugin_reference(processor.plugin, report, (*path, n, "plugin"))
+            _check_plugin_reference(processor.plugin, report, (*path, n, "plugin"), connector=False)
     _check_run(keys, report, base)
     _check_dead_letters(keys.dead_letter_queue, report, (*base, "dead-letter-queue"))
     for n, connector in enumerate(keys.connectors):
@@ -104,21 +104,21 @@ def _check_unique(ids: list[str], what: str, report: Findings, path: Path) -> No
         seen.add(id)
 
 
-def _check_plugin_reference(text: str, report: Findings, path: Path) -> None:
+def _check_plugin_reference(text: str, report: Findings, path: Path, *, connector: bool = True) -> None:
     reference = parse_plugin(text)
-    if reference.kind == "standalone":
+    if reference.kind == "standalone" and not connector:
         report.add(
             "E204",
             path,
-            f"'{text}': standalone plugins are programs for Conduit and cannot run here",
-            f"use a plugin of this project (builtin:{reference.name}, if there is one), any Spark format "
-            "(plugin: spark), or a Python package with the entry point conduit.connectors or conduit.processors",
+            f"'{text}': standalone processors are WebAssembly for Conduit and cannot run here",
+            f"use a processor of this project (builtin:{reference.name}, if there is one), `python`, or a Python "
+            "package with the entry point conduit.processors",
         )
     elif reference.kind not in ("", *KINDS):
         report.add("E204", path, f"'{reference.kind}:' is no kind of plugin", f"write builtin:{reference.name}")
     elif not reference.name:
         report.add("E102", path, "the plugin has no name", "write for example builtin:file")
-    elif reference.version not in ("", "latest"):
+    elif reference.version not in ("", "latest") and reference.kind != "standalone":
         report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
 
 

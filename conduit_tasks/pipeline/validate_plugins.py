@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from conduit_tasks.connectors.capabilities import Watchable
-from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin_name
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
@@ -137,12 +137,18 @@ def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], repo
 
 
 def _find(kind: _Kind, plugin: str, report: Findings, path: Path) -> Any:
-    name = parse_plugin(plugin).name
+    name = plugin_name(plugin)
     if report.wrong((*path, "plugin")):
         return None
     try:
-        return kind.find(name)
+        found = kind.find(name)
+        if is_standalone(plugin):
+            found.spec  # noqa: B018 - it is its program that has it
+        return found
     except UnknownPlugin as error:
+        if is_standalone(plugin):
+            report.add("E203", (*path, "plugin"), str(error))
+            return None
         known = kind.known()
         if name in known:
             report.add("E204", (*path, "plugin"), str(error))

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
+from conduit_tasks.connectors.plugins import same_plugin
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.topology import Pipeline, Source
 
@@ -132,8 +133,11 @@ def _of_destination(old: Version, new: Version) -> list[tuple[str, tuple[str, ..
 
 
 def _connector(old: Version, new: Version) -> list[tuple[str, tuple[str, ...]]]:
+    another = [] if same_plugin(old["plugin"], new["plugin"]) else ["plugin"]
+    version = [("version", ())] if not another and old["plugin"] != new["plugin"] else []
     return [
-        *_keys(old, new, ("plugin",)),
+        *((name, ()) for name in another),
+        *version,
         *_below("settings", old["settings"], new["settings"]),
         *_processors(old, new),
     ]

@@ -82,7 +82,7 @@ class DecodeAvro(_Avro):
 
         known = self._schemas.get(id)
         if known is None:
-            parsed = _parsed(self._registry().by_id(id))
+            parsed = parsed_schema(self._registry().by_id(id))
             known = self._schemas[id] = (parsed, Bound(parsed))
         schema, bound = known
         try:
@@ -98,7 +98,7 @@ class DecodeAvro(_Avro):
             raise self._error(f"it is not of schema {id}: {type(error).__name__}: {error}") from None
         if stream.tell() != len(raw):
             raise self._error(f"it goes on after the data of schema {id}")
-        self._field.set(record, _json_value(value))
+        self._field.set(record, json_value(value))
         return record
 
 
@@ -179,11 +179,11 @@ class EncodeAvro(_Avro):
 
 
 def _written_by(id: int, text: str) -> tuple[bytes, Any, Counted]:
-    parsed = _parsed(text)
+    parsed = parsed_schema(text)
     return b"\0" + id.to_bytes(4, "big"), parsed, Counted(parsed)
 
 
-def _parsed(text: str) -> Any:
+def parsed_schema(text: str) -> Any:
     import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
 
@@ -193,15 +193,15 @@ def _parsed(text: str) -> Any:
         raise ConfigError(f"a schema of the registry is no Avro schema: {error}; register it again") from None
 
 
-def _json_value(value: Any) -> Any:  # noqa: PLR0911 - one line per type
+def json_value(value: Any) -> Any:  # noqa: PLR0911 - one line per type
     """Converts a decoded Avro value into one that JSON can hold."""
     match value:
         case None | bool() | int() | float() | str():
             return value
         case dict():
-            return {name: _json_value(each) for name, each in value.items()}
+            return {name: json_value(each) for name, each in value.items()}
         case list():
-            return [_json_value(each) for each in value]
+            return [json_value(each) for each in value]
         case bytes():
             return base64.b64encode(value).decode()
         case datetime():

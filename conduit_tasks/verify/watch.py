@@ -214,7 +214,7 @@ class Watch:
         self._index[partition] = at + count
 
     def _voting(
-        self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, shard: int = 0, **__: Any
+        self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, *, shard: int = 0, **__: Any
     ) -> None:
         at = first
         for kind, count in votes:

@@ -98,11 +98,19 @@ def test_what_belongs_to_destinations_is_refused_at_sources(only: Only, files: F
     assert key.split(":", maxsplit=1)[0] in message
 
 
-def test_standalone_plugins_are_refused_with_a_way_out(only: Only, files: Files) -> None:
+def test_a_standalone_connector_that_is_not_there_is_named_with_its_folder(only: Only, files: Files) -> None:
     text = files.with_pipeline().replace("plugin: file", "plugin: standalone:salesforce@v1", 1)
-    line, column, code, _message, hint = only(text)
-    assert (line, column, code) == (7, 9, "E204")
-    assert "entry point conduit.connectors" in hint
+    line, column, code, message, _hint = only(text, plugins=True)
+    assert (line, column, code) == (7, 9, "E203")
+    assert "'standalone:salesforce@v1' is not in" in message
+    assert "CONDUIT_CONNECTORS" in message
+
+
+def test_standalone_processors_are_refused_with_a_way_out(only: Only, files: Files) -> None:
+    text = files.with_pipeline("processors: [{id: x, plugin: standalone:wasm}]")
+    _line, _column, code, _message, hint = only(text)
+    assert code == "E204"
+    assert "entry point conduit.processors" in hint
 
 
 def test_a_plugins_version_is_ignored_aloud(only: Only, files: Files) -> None:

@@ -1,0 +1,1 @@
+"""Singer taps as sources: programs that print RECORD, SCHEMA and STATE messages."""

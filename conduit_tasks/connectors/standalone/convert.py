@@ -1,0 +1,209 @@
+"""Records of the connector protocol and ours, both ways, whole batches at a time.
+
+A structure travels as google.protobuf.Struct, whose numbers are doubles: a whole number comes back as one, and one that
+a double cannot hold is refused on its way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from conduit_tasks.connectors.standalone.messages import message
+from conduit_tasks.errors import RecordError
+from conduit_tasks.record import jsons
+from conduit_tasks.record.record import Data, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conduit_tasks.connectors.standalone.schemas import Schemas
+
+EXACT = 1 << 53
+"""Whole numbers beyond it are not all doubles."""
+OPERATIONS = {"create": 1, "update": 2, "delete": 3, "snapshot": 4}
+_SUBJECTS = {kind: f"opencdc.{kind}.schema.subject" for kind in ("key", "payload")}
+_VERSIONS = {kind: f"opencdc.{kind}.schema.version" for kind in ("key", "payload")}
+
+
+def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
+    """Returns the records of a source as a READ_SCHEMA batch. Data that names its schema, as the SDK encodes it, is
+    decoded; a record whose data cannot be is raw, with the error in its metadata."""
+    import numpy as np
+    import pyarrow as pa
+
+    from conduit_tasks.record.schema import (
+        AFTER_STRUCTURED,
+        BEFORE_STRUCTURED,
+        KEY_STRUCTURED,
+        READ_SCHEMA,
+    )
+
+    names: list[str] = []
+    texts: list[str] = []
+    ends = [0]
+    shapes = np.zeros(len(records), np.int8)
+    columns: dict[str, list[bytes | None]] = {"key": [], "before": [], "after": []}
+    keys, befores, afters = columns.values()
+    for n, record in enumerate(records):
+        meta = dict(record.metadata)
+        payload = record.payload
+        shape = 0
+        for has, data, bit, kind, into in (
+            (record.HasField("key"), record.key, KEY_STRUCTURED, "key", keys),
+            (payload.HasField("before"), payload.before, BEFORE_STRUCTURED, "payload", befores),
+            (payload.HasField("after"), payload.after, AFTER_STRUCTURED, "payload", afters),
+        ):
+            if not has:
+                into.append(None)
+                continue
+            raw: bytes | None = data.raw_data
+            if raw:
+                if _SUBJECTS[kind] in meta:
+                    try:
+                        raw = _decoded(raw, kind, meta, schemas)
+                        shape |= bit
+                    except RecordError as error:
+                        meta["conduit.error"] = f"{kind}: {error}"
+            elif data.HasField("structured_data"):
+                raw = orjson.dumps(_object(data.structured_data))
+                shape |= bit
+            elif not data.HasField("raw_data"):
+                raw = None
+            into.append(raw)
+        if shape:
+            shapes[n] = shape
+        names += meta
+        texts += meta.values()
+        ends.append(len(names))
+    operations = np.fromiter((max(0, record.operation - 1) for record in records), np.int8, len(records))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.position for record in records], pa.binary()),
+            pa.array(operations),
+            pa.MapArray.from_arrays(
+                pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
+            ),
+            *(pa.array(values, pa.binary()) for values in columns.values()),
+            pa.array(shapes),
+        ],
+        schema=READ_SCHEMA,
+    )
+
+
+def _decoded(raw: bytes, kind: str, meta: Mapping[str, str], schemas: Schemas) -> bytes:
+    return jsons.raw(schemas.decode(raw, meta[_SUBJECTS[kind]], meta.get(_VERSIONS[kind], "")))
+
+
+def _object(struct: Any) -> dict[str, Any]:
+    return {name: _VALUES[value.WhichOneof("kind")](value) for name, value in struct.fields.items()}
+
+
+def _number(value: Any) -> int | float:
+    number: float = value.number_value
+    whole = int(number) if abs(number) < EXACT else None  # neither infinite nor NaN
+    return whole if whole is not None and whole == number else number
+
+
+_VALUES: dict[Any, Callable[[Any], Any]] = {
+    "string_value": lambda value: value.string_value,
+    "number_value": _number,
+    "bool_value": lambda value: value.bool_value,
+    "struct_value": lambda value: _object(value.struct_value),
+    "list_value": lambda value: [_VALUES[each.WhichOneof("kind")](each) for each in value.list_value.values],
+    "null_value": lambda value: None,
+    None: lambda value: None,
+}
+
+
+def encoded(record: Record) -> bytes:
+    """Returns one of our records as the protocol's message, written by hand: most of it is bytes that we have. Raises
+    RecordError if the protocol cannot hold it."""
+    before, after, key = record.before, record.after, record.key
+    change = b"" if before is None else _field(_BEFORE, _data(before))
+    if after is not None:
+        change += _field(_AFTER, _data(after))
+    out = _field(_POSITION, record.position) + _OPERATIONS[record.operation]
+    for pair in record.meta().items():
+        out += _entry(pair)
+    if key is not None:
+        out += _field(_KEY, _data(key))
+    return out + _field(_PAYLOAD, change)
+
+
+def sized(records: Sequence[bytes]) -> bytes:
+    """Returns a message of encoded records: field 1, repeated."""
+    return b"".join(_field(_POSITION, record) for record in records)
+
+
+_POSITION, _KEY, _PAYLOAD = b"\x0a", b"\x22", b"\x2a"
+_BEFORE, _AFTER = b"\x0a", b"\x12"
+_RAW, _STRUCTURED = b"\x0a", b"\x12"
+_OPERATIONS = {name: b"\x10" + bytes([code]) for name, code in OPERATIONS.items()}
+_ENTRY, _NAME, _TEXT = b"\x1a", b"\x0a", b"\x12"
+"""Tags: the number of a field, and how it is written (`proto/opencdc.proto`)."""
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    size = len(content)
+    return tag + (_SIZES[size] if size < 0x4000 else _varint(size)) + content
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SIZES = [_varint(size) for size in range(0x4000)]
+
+
+@lru_cache(maxsize=4_096)
+def _entry(pair: tuple[str, str]) -> bytes:
+    """Returns an entry of the metadata; most are the same in many records."""
+    name, text = pair
+    return _field(_ENTRY, _field(_NAME, name.encode()) + _field(_TEXT, text.encode()))
+
+
+def _data(data: Data) -> bytes:
+    if isinstance(data, bytes):
+        return _field(_RAW, data)
+    struct = message("google.protobuf.Struct")()
+    _fill_object(struct.fields, data or {})
+    return _field(_STRUCTURED, struct.SerializeToString())
+
+
+def _fill_object(fields: Any, value: Mapping[str, Any]) -> None:
+    for name, each in value.items():
+        _fill_value(fields[name], each, name)
+
+
+def _fill_value(into: Any, value: Any, name: str) -> None:
+    if isinstance(value, str):
+        into.string_value = value
+    elif value is None:
+        into.null_value = 0
+    elif isinstance(value, bool):
+        into.bool_value = value
+    elif isinstance(value, int | float):
+        if isinstance(value, int) and abs(value) > EXACT and int(float(value)) != value:
+            raise RecordError(
+                f"'{name}' is {value}, which the connector protocol cannot hold exactly (its numbers are doubles); "
+                "make it text with a processor"
+            )
+        into.number_value = value
+    elif isinstance(value, dict):
+        into.struct_value.SetInParent()
+        _fill_object(into.struct_value.fields, value)
+    elif isinstance(value, list | tuple):
+        into.list_value.SetInParent()
+        for each in value:
+            _fill_value(into.list_value.values.add(), each, name)
+    else:
+        raise RecordError(f"'{name}' is {type(value).__name__}, which the connector protocol does not have")

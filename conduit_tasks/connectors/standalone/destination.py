@@ -1,0 +1,283 @@
+"""A standalone connector as a destination: batches over one stream, an outcome per record (SEMANTICS C17, T6).
+
+A message is answered whole before the next one goes, so nothing overtakes a record that failed. Of the answers up to
+the first error all count: records that were written are not sent again. What follows an error in its message counts
+only if it was written: the SDK gives the rest of a batch the error of the record at which its write ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import BatchDestination
+from conduit_tasks.connectors.outcome import clip
+from conduit_tasks.connectors.rows import Rows
+from conduit_tasks.connectors.standalone import settled
+from conduit_tasks.connectors.standalone.client import Client, configured
+from conduit_tasks.connectors.standalone.connector import Standalone
+from conduit_tasks.connectors.standalone.convert import encoded, sized
+from conduit_tasks.connectors.standalone.inbox import Inbox, Outbox
+from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
+from conduit_tasks.record.record import Record
+from conduit_tasks.settings import settings as installation
+
+SIDE = "Destination"
+ROWS, MESSAGE = 10_000, 1_000
+"""Rows of one write, and of one message, unless `sdk.batch.size` says more."""
+BYTES = 8 << 20
+"""Bytes of one message, unless a single record has more."""
+ROOM = 16
+"""Bytes that a record needs in a message beside its own, at most."""
+SLOW_START, GROWTH = 1, 8
+"""Rows of the first message after an error, and the factor by which the next ones grow."""
+SPARE = 0.9
+"""Share of the time for a write within which it is given up, before the process is ended."""
+QUIET = 1.0
+"""Seconds beyond `sdk.batch.delay` after which a connector that collects batches is asked to write what it has."""
+
+
+class _Again(Unavailable):
+    """A record failed, and is sent again; the connector is well."""
+
+
+class StandaloneDestination(Standalone, BatchDestination):
+    """State: {"config": what the connector was told of its settings}."""
+
+    side: ClassVar[str] = "destination"
+    forks = False
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        size, delay = (self._effective(name) for name in ("sdk.batch.size", "sdk.batch.delay"))
+        self._batch = int(size) if size.isdigit() else 0
+        self._delay = options.duration({"sdk.batch.delay": delay}, "sdk.batch.delay") if delay not in ("", "0") else 0.0
+        self.chunk = max(ROWS, self._batch)  # type: ignore[misc]  # a setting here, a class's constant elsewhere
+        self._most = self._batch or MESSAGE
+        self._size = self._most
+        self._stream: _Stream | None = None
+        self._kept: settled.Kept | None = None
+        self._written: set[str] = set()
+        """Ids of records that were written by a write that failed."""
+        self._errors: dict[str, tuple[int, str]] = {}
+        """Records that were refused: how often, and why."""
+
+    def _effective(self, name: str) -> str:
+        parameter = self.parameters().get(name)
+        return self.config.get(name) or (parameter.default if parameter is not None else "")
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Opens the connector, if it is not open. Raises Unavailable, ConfigError."""
+        if self._stream is not None:
+            return
+        program = self.program()
+        client = Client(program.file, self.spec.name, self.id)
+        try:
+            configured(client, SIDE, self.config)
+            self._kept = settled.tell(client, SIDE, (state or {}).get("config"), self.config)
+            client.call(SIDE, "Open")
+            self._stream = _Stream(client)
+        except NotImplementedError as error:
+            client.kill()
+            raise ConfigError(f"{self.spec.name}: it has no destination ({error} is not implemented)") from None
+        except BaseException:
+            client.kill()
+            raise
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """Writes the rows. Raises Refused, naming the first row that the connector refused, and Unavailable."""
+        assert self._stream is not None
+        give_up = time.monotonic() + SPARE * self.limit
+        records = rows.records()
+        alone = len(records) == 1 or rows.first == rows.last
+        todo = list(range(len(records)))
+        if self._errors and alone:
+            self._refused_before(records)
+        if self._written:
+            todo = [n for n in todo if records[n].id not in self._written]
+        try:
+            self._send(records, todo, alone, give_up)
+        except (Refused, _Again):
+            raise
+        except BaseException:
+            self._close(at_once=True)
+            raise
+        if self._written:
+            self._written.difference_update(record.id for record in records)
+        if self._errors:
+            for record in records:
+                self._errors.pop(record.id, None)
+        return {"config": self._kept}
+
+    def _refused_before(self, records: Sequence[Record]) -> None:
+        for n, record in enumerate(records):
+            times, why = self._errors.get(record.id, (0, ""))
+            if times >= self.attempts:
+                raise Refused(why, row=n)
+
+    def _send(self, records: Sequence[Record], todo: Sequence[int], alone: bool, give_up: float) -> None:
+        at = 0
+        while at < len(todo):
+            request = self._request(records, todo, at)
+            taken = len(request)
+            sent = todo[at : at + taken]
+            positions = [records[n].position for n in sent]
+            assert self._stream is not None
+            last = at + taken >= len(todo)
+            try:
+                errors = self._stream.exchange(
+                    sized(request), positions, self._flush_after() if last else None, give_up
+                )
+            except Unavailable:
+                self._keep(records, [*todo[:at], *(sent[n] for n in self._stream.written)])
+                raise
+            if self._stream.over:
+                self._close(at_once=False)
+                if not last or errors:
+                    self._open_again()
+            at += taken
+            if errors:
+                self._size = SLOW_START
+                self._fail(records, todo[:at], sent, errors, alone)
+            self._size = min(self._most, self._size * GROWTH)
+
+    def _open_again(self) -> None:
+        self.open({"config": self._kept})
+
+    def _flush_after(self) -> float | None:
+        """Returns the seconds after which the connector is asked to write what it has collected; None if it collects
+        nothing."""
+        return self._delay + QUIET if self._batch > 1 or self._delay else None
+
+    def _request(self, records: Sequence[Record], todo: Sequence[int], at: int) -> list[bytes]:
+        """Returns rows for one message, from `at` on. Raises Refused for a row that no message can hold; rows before it
+        are a message of their own."""
+        taken: list[bytes] = []
+        used, limit = 0, installation().connectors_message
+        for n in todo[at : at + self._size]:
+            try:
+                record = encoded(records[n])
+                if len(record) + ROOM > limit:
+                    raise RecordError(
+                        f"it has {len(record)} bytes, more than a message to a connector may have ({limit}, "
+                        "CONDUIT_CONNECTORS_MESSAGE)"
+                    )
+            except RecordError as error:
+                if taken:
+                    break
+                self._keep(records, todo[:at])
+                self._errors[records[n].id] = (self.attempts, f"{self.spec.name}: {error}")
+                raise Refused(f"{self.spec.name}: {error}", row=n) from None
+            if taken and used + len(record) + ROOM > min(BYTES, limit):
+                break
+            used += len(record) + ROOM
+            taken.append(record)
+        return taken
+
+    def _keep(self, records: Sequence[Record], rows: Sequence[int]) -> None:
+        self._written.update(records[n].id for n in rows)
+
+    def _fail(
+        self,
+        records: Sequence[Record],
+        sent: Sequence[int],
+        last: Sequence[int],
+        errors: Mapping[int, str],
+        alone: bool,
+    ) -> None:
+        """Ends a write after a message with errors. Raises Refused, or Unavailable if the record is to be sent again.
+        `sent`: all rows that were sent; `last`: those of the message; `errors`: by number in it."""
+        failed = {last[n] for n in errors}
+        self._keep(records, [n for n in sent if n not in failed])
+        first = min(failed)
+        record = records[first]
+        times = self._errors.get(record.id, (0, ""))[0] + 1
+        said = f"{self.spec.name}: {clip(errors[last.index(first)])}"
+        self._errors[record.id] = (times, said)
+        if alone and times < self.attempts:
+            raise _Again(said)
+        raise Refused(said, row=first)
+
+    def close(self) -> None:
+        self._close(at_once=False)
+
+    def _close(self, *, at_once: bool) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close(at_once=at_once)
+
+
+class _Stream:
+    """An open connector with its stream. `over`: it was stopped, and takes no more."""
+
+    def __init__(self, client: Client) -> None:
+        self.over = False
+        self._client = client
+        self._requests = Outbox()
+        self._inbox = Inbox(client.stream(SIDE, iter(self._requests)), self._broken)
+        self._last = b""
+        self.written: list[int] = []
+        """Numbers of the records of the last message that were written."""
+
+    def _broken(self, error: Any) -> Unavailable:
+        return Unavailable(f"{self._client.name}: it broke off while it was written to: {self._client.said(error)}")
+
+    def exchange(
+        self, request: bytes, positions: Sequence[bytes], flush_after: float | None, give_up: float
+    ) -> dict[int, str]:
+        """Sends a message and waits for all its answers. Returns the errors, by number of the record. `flush_after`:
+        seconds without an answer after which it is stopped, which makes it write what it has. Raises Unavailable."""
+        waits: dict[bytes, deque[int]] = defaultdict(deque)
+        for n, position in enumerate(positions):
+            waits[position].append(n)
+        self._last = positions[-1]
+        self._requests.put(request)
+        left, errors = len(positions), dict[int, str]()
+        self.written = []
+        while left:
+            now = time.monotonic()
+            wait = give_up - now if flush_after is None or self.over else min(flush_after, give_up - now)
+            found = self._inbox.take(max(0.0, wait))
+            if found is None:
+                if not self._inbox.ended and flush_after is not None and not self.over and time.monotonic() < give_up:
+                    self._stop()
+                    continue
+                said = "it ended its stream" if self._inbox.ended else "it did not answer in time (delivery.timeout)"
+                raise Unavailable(f"{self._client.name}: {left} of {len(positions)} records not acked: {said}")
+            for ack in found[0].acks:
+                numbers = waits.get(ack.position)
+                if not numbers:
+                    raise Unavailable(
+                        f"{self._client.name}: it acked the position {ack.position[:80]!r}, which it was not sent, or "
+                        "has acked already; this is a fault of the connector"
+                    )
+                n = numbers.popleft()
+                left -= 1
+                if ack.error:
+                    errors[n] = ack.error
+                else:
+                    self.written.append(n)
+        return errors
+
+    def _stop(self) -> None:
+        self.over = True
+        self._client.optional(SIDE, "Stop", last_position=self._last)
+
+    def close(self, *, at_once: bool) -> None:
+        """Ends the connector: in good order, unless `at_once`."""
+        if at_once or self._inbox.error is not None:
+            self._client.kill()
+            return
+        try:
+            if not self.over and not self._inbox.ended:
+                self._stop()
+            self._requests.close()
+            self._inbox.drain(installation().connectors_timeout)
+            self._client.call(SIDE, "Teardown")
+        except (Unavailable, NotImplementedError):
+            self._client.kill()
+            return
+        self._client.finish()

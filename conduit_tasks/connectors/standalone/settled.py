@@ -1,0 +1,65 @@
+"""What a connector was told of its settings, kept with the position or the state: whether it is new, or has changed.
+
+A value may be a credential, which is stored nowhere. So a value is kept as it is only if neither its name nor its form
+suggests that; of any other only a salted digest is kept, which tells whether it has changed, and not from what.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from conduit_tasks.connectors.standalone.client import Client
+from conduit_tasks.errors import ConfigError, Unavailable
+
+Kept = dict[str, Any]
+"""JSON: {"salt", "values": option → value as it is, "digests": option → digest}."""
+LONGEST = 256
+_TELLING = re.compile(r"pass|secret|token|credential|key|auth|url|uri|dsn|connection|cert|sas", re.IGNORECASE)
+
+
+def kept(config: Mapping[str, str], salt: str = "") -> Kept:
+    """Returns what is stored of settings."""
+    salt = salt or secrets.token_hex(8)
+    values = {k: v for k, v in config.items() if not _TELLING.search(k) and "://" not in v and len(v) <= LONGEST}
+    digests = {k: _digest(salt, v) for k, v in config.items() if k not in values}
+    return {"salt": salt, "values": values, "digests": digests}
+
+
+def same(before: Kept, config: Mapping[str, str]) -> bool:
+    """Returns whether settings are those of which `before` was kept."""
+    return kept(config, before["salt"]) == before
+
+
+def config_before(before: Kept, config: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of which `before` was kept; one that has changed and was not stored is empty."""
+    salt, digests = before["salt"], before["digests"]
+    hidden = {
+        name: config[name] if name in config and _digest(salt, config[name]) == digest else ""
+        for name, digest in digests.items()
+    }
+    return {**before["values"], **hidden}
+
+
+def tell(client: Client, side: str, before: Kept | None, config: Mapping[str, str]) -> Kept:
+    """Tells a connector that it is new, or that its settings have changed, if so. Returns what is to be kept."""
+    if before is not None and same(before, config):
+        return before
+    try:
+        if before is None:
+            client.optional(side, "LifecycleOnCreated", config=dict(config))
+        else:
+            was = config_before(before, config)
+            client.optional(side, "LifecycleOnUpdated", config_before=was, config_after=dict(config))
+    except Unavailable as error:
+        if client.process.gone():
+            raise
+        raise ConfigError(f"{error}; correct its settings, or what they name") from None
+    return kept(config)
+
+
+def _digest(salt: str, value: str) -> str:
+    return hashlib.pbkdf2_hmac("sha256", value.encode(), salt.encode(), 20_000).hex()[:32]
