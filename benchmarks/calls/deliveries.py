@@ -40,11 +40,11 @@ def cases() -> dict[str, Call]:
         "confirm_shard": Call(
             {
                 **{name: OF_X[name] for name in ("pipeline", "destination", "lease", "dead")},
-                **{"run": K.run("x", "r"), "figures": K.figures},
+                **{"run": K.run("x", "r"), "figures": K.figures, "series": K.series("x")},
             },
             {
                 **{"m": 2, "shard": 1, "ranges": apart(b("confirm_shard", "ranges"), 2, 8), "total": 10_000_000},
-                **{"remember": 1_000, "counts": {"matched": 1}, "observed": {}},
+                **{"remember": 1_000, "counts": {"matched": 1}, "observed": {}, "sampled": {}},
                 **token,
                 "letters": entries(b("confirm_shard", "letters")),
             },

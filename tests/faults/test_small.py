@@ -142,7 +142,9 @@ def test_a_child_that_is_killed_ends_the_attempt_which_counts_and_the_next_goes_
     assert failed["error"] == "WorkerLost"
     assert "signal 9" in failed["reason"]
     broker = state("p")
-    assert broker.lifecycle.attempts()[node] == 1
+    # Unless it had confirmed records before it died, as one that sends them one by one may have
+    progress = broker.deliveries.get("web").confirmed_records if case == "HTTP" else 0
+    assert broker.lifecycle.attempts()[node] == (0 if progress else 1)
     assert broker.leases.held_for(node) == 0
     assert [f.failures for f in broker.failures.failing(node)] == [1]
     broker.close()

@@ -109,7 +109,7 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         # And the keyboard opens a pipeline
         await tab.js(f"document.querySelector('iframe').focus(), {inner}.querySelector('#p-shown').focus()")
         await tab.key("Enter", 13, "\r")
-        await tab.until(f"{inner}.querySelector('svg')")
+        await tab.until(f"{inner}.querySelector('#v-micro-batches') && {inner}.querySelector('svg')")
         await tab.js("document.documentElement.classList.add('dark')")
         await tab.until(f"{inner}.documentElement.classList.contains('dark')")
         await tab.picture("pipeline-dark")
