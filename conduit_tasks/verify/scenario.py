@@ -235,7 +235,8 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
     scenario.theme = theme_of(seed)
     if scenario.theme:
         THEMES[scenario.theme](scenario, Random(f"theme {seed}"))
-    if not scenario.parks:
+    # With several tasks the theme `older` found a letter that is not brought back in none of eight seeds.
+    if not scenario.parks and scenario.theme != "older":
         scenario.tasks = Random(f"tasks {seed}").choice([1, 1, 2, 3, 4])
     _events(scenario, random, events * scenario.more)
     scenario.text = text_of(scenario)

@@ -93,14 +93,14 @@ MODULES = [
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_letters.count(own):\n            out[keys.dead(own)]"
         },
         "older",
-        begin=145,
+        begin=197,
     ),
     Mutant(
         "letters that are not brought back",
         "dead_letters/restored.py",
         {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
         "older",
-        begin=145,
+        begin=197,
     ),
     Mutant(
         "a forgotten fsync",

@@ -109,7 +109,7 @@ SCRIPTS = [
     lua(
         "a token given twice",
         "acquire",
-        "math.max(number(l[1]) + 1, number(l[7]) + 1, now)",
+        "math.max(number(l[1]) + 1, number(l[7]) + 1, number(l[8]) + 1, now)",
         "math.max(number(l[1]), 1)",
     ),
     lua(
