@@ -84,6 +84,10 @@ class SpoolError(ConduitError):
     """A spool file is missing, changed or cannot be written; the message names it."""
 
 
+class SpoolGone(SpoolError):
+    """A spool file is not there: it was removed, with its micro-batch or by somebody."""
+
+
 class SourceError(ConduitError):
     """A source cannot be planned or read; the message names the part."""
 

@@ -52,7 +52,7 @@ class Receipts(Protocol):
         ...
 
     def get(self, name: str) -> bytes:
-        """Returns the stored data. Raises SpoolError if it is gone."""
+        """Returns the stored data. Raises SpoolGone if it is gone, SpoolError if it cannot be read now."""
         ...
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from conduit_tasks.errors import InvariantBroken, SpoolError
+from conduit_tasks.errors import InvariantBroken, SpoolError, SpoolGone
 from conduit_tasks.record.parquet import batches_of
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.manifest import LOST, PartFile, SealedManifest, StageManifest
@@ -149,10 +149,12 @@ class Spool:
         return SpoolError(f"{where} cannot be read: {error}")
 
     def get(self, path: str) -> bytes:
-        """Reads a small file that `put` wrote. Raises SpoolError."""
+        """Reads a small file that `put` wrote. Raises SpoolGone if there is none, SpoolError if it cannot be read."""
         try:
             with self.store.open(path) as source:
                 return source.read()
+        except FileNotFoundError as e:
+            raise SpoolGone(f"{self.uri(path)} is not there: {e}; {LOST}") from e
         except OSError as e:
             raise SpoolError(f"{self.uri(path)} cannot be read: {e}; {LOST}") from e
 

@@ -9,7 +9,7 @@ import redis
 
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.redis.connector import RedisSource
-from conduit_tasks.errors import SpoolError
+from conduit_tasks.errors import SpoolGone
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from tests.broker.test_connection import cluster, tcp  # noqa: F401 - a fixture
@@ -29,7 +29,7 @@ class Memory:
 
     def get(self, name: str) -> bytes:
         if name not in self.kept:
-            raise SpoolError(f"{name} is collected")
+            raise SpoolGone(f"{name} is collected")
         return self.kept[name]
 
 

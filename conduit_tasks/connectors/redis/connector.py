@@ -20,7 +20,7 @@ from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, entries_as_pairs, opened
 from conduit_tasks.connectors.redis.destination import RedisDestination
 from conduit_tasks.connectors.redis.message import Entry, batch_of, id_of, order_of, size_of, text
-from conduit_tasks.errors import ConfigError, Missing, SourceError, SpoolError
+from conduit_tasks.errors import ConfigError, Missing, SourceError, SpoolGone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,7 +157,7 @@ class RedisSource(Queue):
         for token in (position[stream] for position in self.unsettled if stream in position):
             try:
                 found.update(json.loads(self.receipts.get(token["receipts"])))
-            except SpoolError:
+            except SpoolGone:
                 # Receipts are collected after the ack; if they were lost, a second delivery is better than none.
                 continue
         return found

@@ -21,7 +21,7 @@ from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.connectors.sqs.hidden import Hidden, change_all
 from conduit_tasks.connectors.sqs.queue import check_queue
-from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
+from conduit_tasks.errors import ConfigError, SourceError, SpoolGone, Unavailable
 from conduit_tasks.settings import settings as installation
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class SqsSource(Queue):
                     if isinstance(token, str)
                     else self.receipts.get(token["ids"])
                 )
-            except SpoolError:
+            except SpoolGone:
                 continue  # collected meanwhile: acked long ago
 
     def _kept(self, token: Token) -> list[Held]:
@@ -187,7 +187,7 @@ class SqsSource(Queue):
 
         try:
             return list(orjson.loads(self.receipts.get(_receipts(token))))
-        except SpoolError:
+        except SpoolGone:
             return []  # collected meanwhile: acked long ago
 
     def hold(self, positions: Sequence[Position], spare: float) -> None:
