@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conduit_tasks.micro_batch.control import stop
-from conduit_tasks.micro_batch.teardown import teardown
+from conduit_tasks.operate.control import stop
+from conduit_tasks.operate.teardown import teardown
 
 from conduit_tasks.errors import SpoolError
 from conduit_tasks.micro_batch import read
