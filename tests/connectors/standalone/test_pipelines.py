@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from conduit_tasks.operate.control import stop
-from conduit_tasks.operate.teardown import teardown
 
 from conduit_tasks.errors import SpoolError
 from conduit_tasks.micro_batch import read
+from conduit_tasks.operate.control import stop
+from conduit_tasks.operate.teardown import teardown
 from tests.micro_batch.harness import state, write_pipeline
 from tests.micro_batch.side_by_side import patient, play  # noqa: F401 - a fixture
 
