@@ -56,6 +56,10 @@ def answers(client: Any, commands: Sequence[Command]) -> list[Any] | None:
         connection._sock.sendall(b"".join([part for args, _ in commands for part in connection.pack_command(*args)]))
         read = connection._parser.read_response
         found = [read(disable_decoding=NEVER_DECODE in options) for _, options in commands]
+    except BaseException:
+        # The next command would be given the answers that are still to come.
+        connection.disconnect()
+        raise
     finally:
         pool.release(connection)
     for at, (args, options) in enumerate(commands):
