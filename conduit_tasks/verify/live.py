@@ -11,6 +11,7 @@ import redis
 
 from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify.history import History
+from conduit_tasks.verify.machine import PATIENCE
 from conduit_tasks.verify.result import Result
 from conduit_tasks.verify.scenario import draw
 from conduit_tasks.verify.scenario_file import PIPELINE
@@ -30,7 +31,7 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
     (home / f"include/pipelines/{PIPELINE}.yaml").write_text(scenario.text)
     for source in scenario.sources:
         (home / f"data/{source}.jsonl").touch()
-    client = redis.Redis.from_url(url, decode_responses=True)
+    client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=PATIENCE)
     client.config_set("maxmemory", 0)
     client.flushall()
     client.script_flush()

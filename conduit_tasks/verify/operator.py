@@ -13,6 +13,7 @@ from conduit_tasks.operate.positions import place
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node
 from conduit_tasks.verify import deadly
+from conduit_tasks.verify.machine import PATIENCE
 from conduit_tasks.verify.scenario import LOST, Scenario
 from conduit_tasks.verify.scenario_file import PIPELINE
 
@@ -36,7 +37,7 @@ class Operator:
     ) -> None:
         self.world, self.scenario, self.pipeline, self.disk, self.client = world, scenario, pipeline, disk, client
         self.found = found
-        self.raw = redis.Redis.from_url(url_of(client))
+        self.raw = redis.Redis.from_url(url_of(client), socket_timeout=PATIENCE)
         self.broker = Broker(PIPELINE, client)
         self.rolled_back = 0
         self.asked = self._forgotten = False
