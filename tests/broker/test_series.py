@@ -11,9 +11,11 @@ import pytest
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import portions
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.series import COARSE, FINE, Bucket, Buckets, Width
 from conduit_tasks.metrics.histogram import observed
+from conduit_tasks.record.counts import Counts
 from tests.broker.conftest import Feed
 
 WIDTHS = (FINE, COARSE)
@@ -73,6 +75,28 @@ def test_what_was_sealed_and_confirmed_is_in_the_series_of_each_node(feed: Feed,
     assert total(found[""]) == {"read": 10, "bytes": 1_000, "micro_batches": 1}
     assert total(found["sources.a"]) == {"read": 10}
     assert found["destinations.y"] == {}
+
+
+@pytest.mark.proves("I5")
+def test_what_several_tasks_confirm_is_in_the_series_as_if_one_had(feed: Feed) -> None:
+    # Given a micro-batch of ten records, six of them wanted, divided into two shards
+    m, shards = feed.sealed(10), feed.broker.shards
+    token = feed.lease("x").token
+    assert shards.divide("x", m, token, by="key", count=2, matched=6)
+    latency = observed("destinations.x", "latency", [0.2])
+    # When each word is said twice
+    for shard, records in ((0, 2), (1, 4)):
+        numbers = RangeSet(((0, records - 1),))
+        for _ in range(2):
+            counts = Counts(matched=records, delivered=records)
+            shards.confirm("x", m, token, shard, numbers, counts, total=10, observed=latency)
+        x = total(read(feed.broker, FINE)["destinations.x"])
+        assert "bytes" not in x, "bytes belong to whole micro-batches"
+        for _ in range(2):
+            shards.whole("x", m, token, shard, records)
+    # Then all is counted once, and what nobody wanted with the last shard
+    x = total(read(feed.broker, FINE)["destinations.x"])
+    assert x == {"delivered": 6, "confirmed": 10, "bytes": 1_000, "latency|0.25": 2}
 
 
 @pytest.mark.proves("I5")

@@ -17,15 +17,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.cli.account import account, left
 from conduit_tasks.cli.live import Course, headline, lasting
 from conduit_tasks.cli.main import app
 from conduit_tasks.cli.places import place
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.operate.status import snapshot
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.record.counts import Counts
 from conduit_tasks.topology import Destination
 from tests.faults.parts import events
-from tests.micro_batch.harness import run_once, write_pipeline
+from tests.micro_batch.harness import here, plan_run, run_once, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -59,6 +63,26 @@ def test_a_source_of_many_parts_tells_its_total_once(delivered: None) -> None:
     assert [re.split(r"  +", line.strip())[0] for line in parts] == ["in", "data/b.jsonl", "data/c.jsonl"]
     assert [line.count("30") for line in parts] == [1, 0, 0]
     assert all(line.index("data/") == parts[0].index("data/") for line in parts)
+
+
+def test_what_some_of_several_tasks_have_confirmed_is_not_behind(delivered: None, home: Path) -> None:
+    # Given a sealed micro-batch of ten records at a destination that delivers in two tasks
+    (home / "data" / "d").mkdir()
+    events(home / "data" / "d", 10)
+    (home / "data" / "d" / "a.jsonl").rename(home / "data" / "d.jsonl")
+    plan_run("p", "second")
+    with opened("p", "second") as context:
+        read_source(context, "in", here, 5.0)
+        broker = context.broker
+        m = broker.micro_batches.latest_sealed()
+        with broker.leases.acquire("destinations.out", "test", ttl=60.0) as lease:
+            assert broker.shards.divide("out", m, lease.token, by="partition", count=2, matched=10)
+            # When one of them has confirmed four
+            ranges = RangeSet(((0, 3),))
+            broker.shards.confirm("out", m, lease.token, 0, ranges, Counts(matched=4, delivered=4), total=10)
+    # Then six are behind
+    (out,) = snapshot("p")["destinations"]
+    assert (out["behind"], out["lag"]["records"]) == (1, 6)
 
 
 @contextmanager
