@@ -44,10 +44,17 @@ _HEAD = struct.Struct("!Q")
 
 
 def fork() -> socket.socket:
-    """Forks the keeper. Returns the socket by which it is asked; it ends when that is closed."""
+    """Forks the keeper. Returns the socket by which it is asked; it ends when that is closed. Raises OSError
+    if no process can be forked."""
     here, there = socket.socketpair()
     parent = os.getpid()
-    if os.fork() == 0:
+    try:
+        pid = os.fork()
+    except OSError:
+        here.close()
+        there.close()
+        raise
+    if pid == 0:
         try:
             _tie_to(parent)
             here.close()

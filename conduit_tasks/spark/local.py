@@ -6,6 +6,7 @@ application ends it, and what it took of memory it gives back.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import select
@@ -18,6 +19,8 @@ from typing import Any
 
 from conduit_tasks.spark import keeper
 from conduit_tasks.spark.ended import going_on
+
+log = logging.getLogger(__name__)
 
 
 class WorkerLost(Exception):
@@ -95,8 +98,15 @@ class LocalExecutors:
 
 
 def made() -> LocalExecutors | None:
-    """Returns executors of this process; None if it has threads already."""
-    return LocalExecutors() if threading.active_count() == 1 else None
+    """Returns executors of this process; None if it has threads already, or no process can be forked: then all work is
+    done in Spark."""
+    if threading.active_count() > 1:
+        return None
+    try:
+        return LocalExecutors()
+    except OSError as error:
+        log.warning("small work is done in Spark, too, as no process can be started for it: %s", error)
+        return None
 
 
 def _over(jobs: socket.socket, seconds: float) -> bool:

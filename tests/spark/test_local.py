@@ -241,3 +241,15 @@ def test_none_is_made_beside_other_threads() -> None:
     finally:
         done.set()
         thread.join(SOON)
+
+
+def test_none_is_made_if_no_process_can_be_forked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    assert local.made() is None
+    assert "small work is done in Spark, too" in caplog.text
