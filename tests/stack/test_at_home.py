@@ -122,14 +122,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "airflow"
 
 
 def test_the_examples_run(stack: Stack) -> None:
-    # Given the examples, and orders
-    (stack.home / "in" / "orders").mkdir(parents=True)
-    stack.write("orders", "a", 1, 5)
+    # Given the examples, under names that nobody else on this stack has, and something sold
+    (stack.home / "in" / "sold").mkdir(parents=True)
+    stack.write("sold", "a", 1, 5)
     for folder, to in (("pipelines", "include/pipelines"), ("dags", "dags")):
         for file in (EXAMPLES / folder).iterdir():
             if file.is_file():
-                (stack.home / to / file.name).write_text(file.read_text())
-    with stack.lent("orders"), stack.api() as api:
+                name = file.name.replace("orders", "sold")
+                (stack.home / to / name).write_text(file.read_text().replace("orders", "sold"))
+    with stack.lent("sold"), stack.api() as api:
         for dag in ("nightly", "report", "wait"):
             until(lambda dag=dag: api.dag(dag))  # type: ignore[misc]
             api.request("PATCH", f"/dags/{dag}", json={"is_paused": False})
@@ -140,7 +141,7 @@ def test_the_examples_run(stack: Stack) -> None:
         states = {task["task_id"]: task["state"] for task in api.tasks("nightly", run["dag_run_id"])}
         # Then everything is delivered between its tasks
         assert set(states.values()) == {"success"}, states
-        assert (stack.home / "out" / "orders.jsonl").read_text().count("\n") == 5
+        assert (stack.home / "out" / "sold.jsonl").read_text().count("\n") == 5
         # And the DAG on its asset ran
         until(lambda: api.request("GET", "/dags/report/dagRuns", params={"state": ["success"]})["total_entries"] == 1)
         # And the sensor waits until somebody has looked at the sources again
@@ -151,7 +152,7 @@ def test_the_examples_run(stack: Stack) -> None:
         # And where there was nothing to do, the tasks after the pipeline ran, and there was no further event
         until(lambda: api.run("nightly", "again")["state"] == "success")
         again = {task["task_id"]: task["state"] for task in api.tasks("nightly", "again")}
-        assert (again["orders.destinations.lake"], again["tell_the_team"]) == ("skipped", "success")
+        assert (again["sold.destinations.lake"], again["tell_the_team"]) == ("skipped", "success")
         assert api.request("GET", "/dags/report/dagRuns")["total_entries"] == 1
         for dag in ("nightly", "report", "wait"):
             (stack.home / "dags" / f"{dag}.py").unlink()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import pytest
 
 from conduit_tasks.stack.environment import POOL
@@ -27,6 +28,18 @@ def runs(stack: Stack, id: str) -> list[dict[str, Any]]:
 
 def tasks(api: Any, id: str, run: str) -> dict[str, dict[str, Any]]:
     return {task["task_id"]: task for task in api.tasks(id, run)}
+
+
+def applications(id: str) -> set[psutil.Process]:
+    """The processes of the pipeline's destination that are at work."""
+    wanted = ["--pipeline", id, "--node", "destinations.out"]
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if any(words[n : n + len(wanted)] == wanted for n in range(len(words))):
+                found.add(process)
+    return found
 
 
 @contextmanager
@@ -97,6 +110,7 @@ def test_a_delivery_that_is_cleared_or_marked_in_the_middle_loses_and_repeats_no
     stack.run(id, "--no-wait")
     until(lambda: len(receiver.got) > 100)
     run = stack.last_run(id)
+    first = applications(id)
     with stack.api() as api:
         # When somebody clears the task under way, or says that it has succeeded
         if how == "cleared":
@@ -104,6 +118,8 @@ def test_a_delivery_that_is_cleared_or_marked_in_the_middle_loses_and_repeats_no
             api.request("POST", f"/dags/{id}/clearTaskInstances", json={**body, "only_running": True})
         else:
             api.request("PATCH", f"/dags/{id}/dagRuns/{run}/taskInstances/destinations.out", json={"new_state": how})
+        # Until its processes are gone: what it would send meanwhile it might not have confirmed
+        until(lambda: not first & applications(id))
         receiver.gate.set()
         until(lambda: not api.active_runs(id))
     stack.run(id)
