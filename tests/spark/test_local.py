@@ -137,7 +137,8 @@ def test_a_process_that_ends_in_the_middle_is_an_error_and_the_next_work_has_ano
 
 def test_one_that_is_killed_between_two_works_is_replaced_and_nothing_fails(executors: LocalExecutors) -> None:
     [first] = executors.run_all(who, [0])
-    assert (jobs := executors._jobs) is not None
+    jobs = executors._jobs
+    assert jobs is not None
     os.kill(first, signal.SIGKILL)
     # Its threads end one after the other, and the last one closes its files
     until(lambda: local._over(jobs, 0.0), "its end")
