@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     from airflow.sdk.api.datamodels._generated import DagRunState
     from airflow.sdk.exceptions import ErrorType
     from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, OKResponse, TriggerDagRun
 
     import conduit_tasks.airflow.api.app
     import conduit_tasks.airflow.factory  # noqa: F401
@@ -86,7 +86,11 @@ def triggered(monkeypatch: pytest.MonkeyPatch) -> list[TriggerDagRun]:
     runs: list[TriggerDagRun] = []
 
     class Supervisor:
-        def send(self, asked: TriggerDagRun) -> OKResponse | ErrorResponse:
+        def send(self, asked: Any) -> OKResponse | ErrorResponse:
+            if isinstance(asked, GetVariable):
+                return ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
+            if not isinstance(asked, TriggerDagRun):
+                return OKResponse(ok=True)
             if any(asked.run_id == run.run_id for run in runs):
                 return ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
             runs.append(asked)

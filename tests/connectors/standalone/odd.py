@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -98,6 +99,7 @@ class Odd:
         for request in requests:
             for n, record in enumerate(request.records):
                 if self.config["mode"] == "crash" and n == 2:
+                    self.wait_for_the_acks()
                     os._exit(7)
                 if self.config["mode"] == "hang" and n == 2:
                     time.sleep(600)
@@ -105,6 +107,12 @@ class Odd:
                 yield response(
                     acks=[{"position": b"none of yours" if self.config["mode"] == "twice" else record.position}]
                 )
+
+    def wait_for_the_acks(self) -> None:
+        """What was acked is on its way until the other side has it."""
+        deadline = time.monotonic() + 60
+        while not Path(self.config["notes"] + ".acked").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def stopped(self, request: Any, context: Any) -> Any:
         if self.config["mode"] == "stop-hang":

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,8 +190,10 @@ def test_a_destination_that_breaks_is_unavailable_and_what_it_acked_is_not_sent_
     notes: Path, mode: str, says: str
 ) -> None:
     made = destination(mode, notes)
-    made.limit = 3.0
+    made.limit = 3.0 if mode == "hang" else 60.0
     made.open(None)
+    if mode == "crash":
+        threading.Thread(target=tell_acked, args=(made._stream, notes), daemon=True).start()
     try:
         with pytest.raises(Unavailable, match=says):
             made.write(rows(5))
@@ -205,6 +208,12 @@ def test_a_destination_that_breaks_is_unavailable_and_what_it_acked_is_not_sent_
     made.write(rows(5))
     made.close()
     assert [each["record"] for each in noted(notes) if "record" in each] == [f"row {n}" for n in range(5)]
+
+
+def tell_acked(stream: Any, notes: Path) -> None:
+    """Makes the file that the connector waits for before it dies, once two acks have come."""
+    wait_until(lambda: len(stream.written) == 2, "two acks did not come")
+    Path(f"{notes}.acked").touch()
 
 
 def test_a_record_that_no_message_holds_is_refused_alone(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
