@@ -112,7 +112,7 @@ def test_columns_are_taken_from_the_file_and_created_with_their_types(url: str) 
 
 
 def test_a_table_that_exists_gets_the_payload_fields_that_it_has_columns_for(url: str) -> None:
-    # Given a table with a text column for a number, and defaults of its own
+    # Given a table with a text column for a number
     execute(url, "CREATE TABLE events (id VARCHAR(32) PRIMARY KEY, carrier TEXT, delay TEXT, at TIMESTAMP)")
     # When records are written, and one of them again with another payload
     write(url, [event(1, at="2013-01-01 05:00:00"), event(2, ignored=True)])
@@ -120,6 +120,38 @@ def test_a_table_that_exists_gets_the_payload_fields_that_it_has_columns_for(url
     # Then the columns are filled by name, and the row is updated
     rows = execute(url, "SELECT carrier, delay FROM events ORDER BY delay")
     assert rows == [("AA", "1"), ("UA", "2")]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_a_column_that_a_payload_has_no_field_for_gets_its_default_or_keeps_what_it_has(url: str, mode: str) -> None:
+    # Given a table with defaults, of which one is asked for
+    execute(
+        url,
+        "CREATE TABLE events (id VARCHAR(32) PRIMARY KEY, carrier TEXT DEFAULT 'none', "
+        "state TEXT NOT NULL DEFAULT 'new')",
+    )
+    # When payloads have some of the fields, none, or a null
+    records = [
+        Record(str(n).encode(), after=after, origin=ORIGIN)
+        for n, after in enumerate(
+            [{"carrier": "AA"}, {"carrier": "UA", "state": "old"}, {"other": 1}, {"carrier": None}]
+        )
+    ]
+    write(url, records, mode=mode)
+    # Then a field that is missing is not a null
+    rows = execute(url, "SELECT carrier, state FROM events")
+    assert sorted(rows, key=str) == [("AA", "new"), ("UA", "old"), ("none", "new"), (None, "new")]
+    if mode == "upsert":
+        # And a row that comes again without a field keeps what it has there
+        execute(url, "UPDATE events SET state = 'seen' WHERE carrier = 'AA'")
+        write(url, [Record(b"0", after={"carrier": "DL"}, origin=ORIGIN)])
+        assert execute(url, "SELECT carrier, state FROM events WHERE state = 'seen'") == [("DL", "seen")]
+
+
+def test_rows_of_defaults_are_appended_to_a_table_without_an_id(url: str) -> None:
+    execute(url, "CREATE TABLE events (carrier TEXT DEFAULT 'none')")
+    write(url, [Record(b"1", after={"other": 1}, origin=ORIGIN), Record(b"2", after={}, origin=ORIGIN)], mode="append")
+    assert execute(url, "SELECT carrier FROM events") == [("none",), ("none",)]
 
 
 def test_ids_repeated_in_a_chunk_are_written_once_the_last_one_wins(url: str) -> None:

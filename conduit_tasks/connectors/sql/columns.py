@@ -22,6 +22,10 @@ TYPES: dict[str, Callable[[], sa.types.TypeEngine[Any]]] = {
     "json": sa.JSON,
 }
 
+ABSENT: Any = object()
+"""The cell of a column for which a payload has no field: it is not written, so that the table's default, or what is
+there, remains."""
+
 _COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\w+))\s*(?::\s*(?P<type>\w+)\s*)?=\s*(?P<reference>\S.*)')
 
 
@@ -80,7 +84,8 @@ def columns_of_table(names: Sequence[str]) -> list[Column]:
 
 
 def row_of(record: Record, columns: Sequence[Column]) -> list[Any]:
-    """Returns the cells of a record. Raises Refused if it has no such field."""
+    """Returns the cells of a record; ABSENT where a payload leaves a column of the table out. Raises Refused if a field
+    that `columns` names is missing."""
     try:
         return [cell(column.value(record), column.stored) for column in columns]
     except RecordError as error:
@@ -89,8 +94,8 @@ def row_of(record: Record, columns: Sequence[Column]) -> list[Any]:
 
 def cell(value: Any, stored: str = "") -> Any:
     """Returns a value as database drivers take it: maps and lists as JSON text, bytes as text if they are UTF-8."""
-    if value is None:
-        return None
+    if value is None or value is ABSENT:
+        return value
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -110,7 +115,7 @@ def _payload_field(name: str) -> Callable[[Record], Any]:
         data = _payload(record)
         if isinstance(data, bytes):
             raise RecordError(f"column {name} is a field of the payload, which is raw; decode it first (json.decode)")
-        return data.get(name) if data else None
+        return data.get(name, ABSENT) if data else ABSENT
 
     return value
 

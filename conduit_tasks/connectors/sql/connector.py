@@ -2,8 +2,9 @@
 
 Required: `url` (SQLAlchemy; a relative SQLite path is taken from the project's home) and `table`.
 
-Without `columns`: a table that exists gets `id` and those of its columns that the payload has fields for; one that
-does not is created with `id`, `position`, `operation`, `metadata`, `key` and `payload` (the last three as JSON text).
+Without `columns`: a table that exists gets `id` and those of its columns that the payload has fields for; the others
+get the table's default, or keep what they have. One that does not exist is created with `id`, `position`, `operation`,
+`metadata`, `key` and `payload` (the last three as JSON text).
 `columns` names each column and where it comes from, and its type if the table is to be created with one:
 
 ```yaml
@@ -24,6 +25,7 @@ transaction, in `index-table`, and a chunk that comes again is dropped, in eithe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress, groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,14 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import SQL
 from conduit_tasks.connectors.rows import Rows
-from conduit_tasks.connectors.sql.columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
+from conduit_tasks.connectors.sql.columns import (
+    ABSENT,
+    RECORD_TYPES,
+    Column,
+    columns_of_setting,
+    columns_of_table,
+    row_of,
+)
 from conduit_tasks.connectors.sql.errors import translated
 from conduit_tasks.connectors.sql.index import SqlIndex
 from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
@@ -126,12 +135,14 @@ class SqlDestination(BatchDestination):
             with translated(self._named()):
                 if rows.numbers is not None:
                     self._index.create(self._engine)
-                values = self._values(rows)
+                numbered = self._values(rows)
                 with self._engine.begin() as connection:
                     known = self._index.advance(connection, rows.numbers) if rows.numbers is not None else 0
-                    new = [v for v in values if v[0] >= known]
-                    if new:
-                        connection.execute(self._insert(names), [dict(zip(names, cells)) for _, cells in new])
+                    new = [v for v in numbered if v[0] >= known]
+                    for named, group in groupby(new, key=lambda v: tuple(c is not ABSENT for c in v[1])):
+                        written = list(compress(names, named))
+                        values = [dict(zip(written, compress(cells, named))) for _, cells in group]
+                        self._execute(connection, written, values)
                     # Invariant 4: a writer that lost the lease meanwhile must not overwrite its successor's newer rows.
                     self.still_ours()
         except Unavailable:
@@ -205,6 +216,15 @@ class SqlDestination(BatchDestination):
         # Two attempts may create it at once: the second one finds it there.
         with engine.begin() as connection:
             connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+
+    def _execute(self, connection: sa.Connection, names: list[str], values: list[dict[str, Any]]) -> None:
+        """Writes rows that have values for the same columns."""
+        if names:
+            connection.execute(self._insert(names), values)
+            return
+        # A row of defaults has no statement for many of them.
+        for _ in values:
+            connection.execute(self._insert(names).values({}))
 
     def _insert(self, names: list[str]) -> Any:
         """Returns the statement. Its columns are untyped: values go to the driver as they are, and the table's own
