@@ -14,13 +14,13 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
+from conduit_tasks.airflow.asset_events import tell_assets
 from conduit_tasks.airflow.compat import AirflowFailException, AirflowNotFoundException, AirflowSkipException
-from conduit_tasks.airflow.delivered import tell_assets
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
-from conduit_tasks.airflow.steps import stepping
+from conduit_tasks.airflow.on_delivered import stepping
 from conduit_tasks.airflow.tasks import fail_without_retry, run_of
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.exit_codes import HELD, SAID, STOPPED, WAITING

@@ -30,7 +30,7 @@ def run_tests(
     Nothing is read or sent; triggers and all processors are the real ones. Exit code 0: all passed. 1: one failed.
     2: a file cannot be read or is wrong.
     """
-    from conduit_tasks.cli.pipeline_cases import are_tests, load, pipeline_beside, tests_beside
+    from conduit_tasks.cli.pipeline_test_files import are_tests, load, pipeline_beside, tests_beside
 
     try:
         if are_tests(file):

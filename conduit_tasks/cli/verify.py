@@ -36,8 +36,8 @@ def verify(  # noqa: PLR0917 - options, not arguments
     seeds that violated one, 2 for wrong input.
     """
     from conduit_tasks.verify.processes import kill_processes
-    from conduit_tasks.verify.run import verify as live
     from conduit_tasks.verify.server import cleaned_up
+    from conduit_tasks.verify.workers import verify as live
 
     count = seeds if seeds is not None else 0 if processes else 100 if seed is None else 1
     first = 1 if seed is None else seed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from conduit_tasks.airflow.delivered import of_run, tell_assets
+from conduit_tasks.airflow.asset_events import of_run, tell_assets
 from conduit_tasks.airflow.factory import load_dags
 from conduit_tasks.pipeline.assets import outlets
 from conduit_tasks.pipeline.load import load_file

@@ -17,9 +17,9 @@ def main(count: int, *names: str) -> None:
     """Prints in how many of its first `count` seeds each is found, by what, and the seconds."""
     import time
 
-    from conduit_tasks.verify.run import verify
     from conduit_tasks.verify.server import cleaned_up
     from conduit_tasks.verify.themes import seeds_of
+    from conduit_tasks.verify.workers import verify
 
     with cleaned_up():
         for mutant in MUTANTS:

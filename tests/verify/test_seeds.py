@@ -17,8 +17,8 @@ from conduit_tasks.cli.main import app
 from conduit_tasks.verify.history import History
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.result import Result as Outcome
-from conduit_tasks.verify.run import verify as many
 from conduit_tasks.verify.themes import THEMES, theme_of
+from conduit_tasks.verify.workers import verify as many
 
 SEEDS = 2 * len(THEMES)
 """Each theme once, and as many seeds without one."""
@@ -90,7 +90,7 @@ def test_a_long_run_says_how_far_it_is_and_which_seeds_to_live_again(monkeypatch
             found = Found(violations=["lost"] if seed in {300, 700} else [])
             yield Outcome(seed, 1, events, 1, 1, ["a fault"], found, 0.1)
 
-    monkeypatch.setattr("conduit_tasks.verify.run.verify", lived)
+    monkeypatch.setattr("conduit_tasks.verify.workers.verify", lived)
     said = verify("--seeds", "1000")
     # Then progress, the two with how to see them again, and the sum of everything; nothing of those that held is kept
     assert said.exit_code == 1
@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch
             yield Outcome(seed, 1, events, 1, 1, [], Found(violations=["lost"] if seed == 11 else []), 0.1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("conduit_tasks.verify.run.verify", lived)
+    monkeypatch.setattr("conduit_tasks.verify.workers.verify", lived)
     said = verify("--seed", "10", "--seeds", "4")
     # Then it names what was found, and the seeds that are left
     assert said.exit_code == 130
@@ -142,7 +142,7 @@ def test_nobody_hears_what_is_left_of_dead_processes_complain(monkeypatch: pytes
         cycle.append(cycle)
         return Outcome(seed, len(left), 16, 1, 1, [], Found(), 0.1)
 
-    monkeypatch.setattr("conduit_tasks.verify.run.live", lived)
+    monkeypatch.setattr("conduit_tasks.verify.workers.live", lived)
     heard: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", heard.append)
     assert [result.seed for result in many([1, 2], 16, 1)] == [1, 2]
@@ -151,7 +151,7 @@ def test_nobody_hears_what_is_left_of_dead_processes_complain(monkeypatch: pytes
 
 
 def test_a_worker_that_is_killed_ends_the_run_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conduit_tasks.verify.run.LOOK", 0.1)
+    monkeypatch.setattr("conduit_tasks.verify.workers.LOOK", 0.1)
     results = many(range(1, 200), 16, 2)
     next(results)
     worker = multiprocessing.active_children()[0]

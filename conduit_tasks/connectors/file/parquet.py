@@ -38,7 +38,7 @@ def slices(
     """
     if token is not None and check(file, token) == token["rows"]:
         return
-    if file.bytes_at(max(0, file.size - 4), 4) != _MAGIC:
+    if not _has_footer(file):
         if not settled(file):
             raise NotWhole
         raise file.error("is no whole Parquet file; write files to the side and rename them, or correct 'format'")
@@ -90,6 +90,11 @@ def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tupl
         if first < last:
             yield first, batch.slice(first - row, last - first)
         row += batch.num_rows
+
+
+def _has_footer(file: SourceFile) -> bool:
+    """Returns whether the file ends as a whole one does; one that is still being written has no footer."""
+    return file.bytes_at(max(0, file.size - 4), 4) == _MAGIC
 
 
 def _opened(file: SourceFile) -> pq.ParquetFile:

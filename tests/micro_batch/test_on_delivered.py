@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.airflow.steps import step_of, stepping, trigger
-from conduit_tasks.micro_batch import steps
+from conduit_tasks.airflow.on_delivered import step_of, stepping, trigger
+from conduit_tasks.micro_batch import on_delivered
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.on_delivered import Delivered
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.micro_batch.steps import Delivered
 from conduit_tasks.pipeline.load import load_file
 from tests.micro_batch.harness import run_once, write_pipeline
 
@@ -58,12 +58,12 @@ def deliver(home: Path, run: str, lines: int) -> None:
 
 def begin() -> None:
     with opened("p", "begin") as context:
-        steps.begin(context, "out")
+        on_delivered.begin(context, "out")
 
 
 def call(step: Any, owner: str = "r") -> int:
     with opened("p", owner) as context:
-        return steps.call(context, "out", step)
+        return on_delivered.call(context, "out", step)
 
 
 def test_each_micro_batch_is_told_once_and_in_order(home: Path, told: Path) -> None:

@@ -15,7 +15,7 @@ from conduit_tasks.airflow.at_once import at_once
 from conduit_tasks.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
-    from conduit_tasks.micro_batch.steps import Delivered
+    from conduit_tasks.micro_batch.on_delivered import Delivered
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ LOOK = 2.0
 def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
     """Calls the destination's step while the block runs, for each micro-batch as it is delivered, and after it for the
     rest, however it ends. Raises what the step raises, after the block. Does nothing if the file names no step."""
-    from conduit_tasks.micro_batch import steps
+    from conduit_tasks.micro_batch import on_delivered
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.every import every
     from conduit_tasks.pipeline.load import get_pipeline
@@ -38,11 +38,11 @@ def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
         return
     with opened(pipeline_id, run_id) as context:
         step = step_of(wanted)
-        steps.begin(context, destination)
+        on_delivered.begin(context, destination)
 
         def along() -> bool:
             try:
-                steps.call(context, destination, step)
+                on_delivered.call(context, destination, step)
             except BrokerUnavailable as error:
                 log.warning("the step of %s is not called for a moment: %s", destination, error)
             except Exception as error:  # noqa: BLE001 - it is the user's; the call after the block raises it
@@ -54,7 +54,9 @@ def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
             with every(f"step of {destination}", LOOK, along):
                 yield
         finally:
-            steps.call(context, destination, step, wait=context.settings.lease_ttl + context.settings.lease_grace)
+            on_delivered.call(
+                context, destination, step, wait=context.settings.lease_ttl + context.settings.lease_grace
+            )
 
 
 def step_of(wanted: Mapping[str, str]) -> Callable[[Delivered], None]:

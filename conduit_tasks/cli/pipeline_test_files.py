@@ -33,7 +33,7 @@ class Case:
 
     def run(self) -> list[str]:
         """Runs the test and returns the differences as lines to print; none: it passed."""
-        from conduit_tasks.cli.walk import walk
+        from conduit_tasks.cli.pipeline_test_run import walk
 
         walked = walk(self.pipeline, self.inputs)
         faults: list[str] = []

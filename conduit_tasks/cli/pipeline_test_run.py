@@ -103,7 +103,7 @@ def _section(processors: Sequence[Processor], rows: list[_Row], node: str, nacks
 
 
 def _frame(step: FrameProcessor, rows: list[_Row], node: str, nacks: list[Nack]) -> list[_Row]:
-    from conduit_tasks.cli.walk_frames import apply
+    from conduit_tasks.cli.pipeline_test_frames import apply
 
     if not rows:
         return []

@@ -29,7 +29,8 @@ def verify(seeds: Sequence[int], events: int, jobs: int, *, trace: bool = False)
     `live`."""
     jobs = min(jobs, len(seeds))
     if jobs <= 1:
-        yield from _share(list(seeds), events, trace)
+        with _kept_to_one_cpu(os.getpid()):
+            yield from _share(list(seeds), events, trace)
         return
     # A folder for all workers: whatever a killed worker leaves is removed with it.
     with scratch_folder() as root:
@@ -92,9 +93,8 @@ def _work(  # noqa: PLR0917 - all that a process is given
     todo: Any, done: Any, events: int, trace: bool, root: Path, number: int
 ) -> None:
     parent = multiprocessing.parent_process()
-    _keep_to_one_cpu(number)
     try:
-        with cleaned_up():
+        with cleaned_up(), _kept_to_one_cpu(number):
             for result in _share(iter(todo.get, None), events, trace, root):
                 done.put(result)
                 if parent is not None and not parent.is_alive():
@@ -104,12 +104,19 @@ def _work(  # noqa: PLR0917 - all that a process is given
         done.put(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
-def _keep_to_one_cpu(number: int) -> None:
-    """Keeps this worker, and the Redis that it starts, to one CPU: its threads move one at a time, and handing over to
-    a thread on another CPU takes longer than most moves (a third of the time of a seed)."""
-    if hasattr(os, "sched_setaffinity"):
-        cpus = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cpus[number % len(cpus)]})
+@contextmanager
+def _kept_to_one_cpu(number: int) -> Iterator[None]:
+    """Keeps this thread, those that it starts and the Redis that it starts to one CPU: the threads move one at a time,
+    and handing over to one on another CPU takes longer than most moves (a third of the time of a seed)."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(before)[number % len(before)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextmanager
