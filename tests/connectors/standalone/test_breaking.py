@@ -265,3 +265,26 @@ def test_its_log_lines_become_ours(notes: Path, caplog: pytest.LogCaptureFixture
     assert line.levelname == "WARNING"
     assert line.getMessage() == "standalone:odd: configured count=2"
     assert issubclass(Unavailable, ConduitError)
+
+
+def versions(*texts: str) -> Rows:
+    """Rows of one position, as of a row that has changed while it was read (`singer` names it by its key)."""
+    records = [Record(b"key", after=text.encode(), origin=ORIGIN) for text in texts]
+    return Rows(spool_batch([0] * len(records), range(len(records)), records), [ORIGIN], 1, 0, len(records) - 1)
+
+
+def test_records_of_one_id_are_told_apart_when_a_write_is_repeated(notes: Path) -> None:
+    """Given records of one position, of which the connector acked the first two before it died, then the others are
+    sent when it is opened again."""
+    made = destination("crash", notes)
+    made.limit = 60.0
+    made.open(None)
+    threading.Thread(target=tell_acked, args=(made._stream, notes), daemon=True).start()
+    given = [f"version {n}" for n in range(5)]
+    with pytest.raises(Unavailable, match="exit code 7"):
+        made.write(versions(*given))
+    made.config["mode"] = "good"
+    made.open(None)
+    made.write(versions(*given))
+    made.close()
+    assert [each["record"] for each in noted(notes) if "record" in each] == given
