@@ -27,7 +27,8 @@ class S3Destination(BatchDestination):
     record confirmed}; if it names another micro-batch, nothing of this one is confirmed. Objects of other
     micro-batches, and so of another life of the pipeline, are never touched.
 
-    Records sent again by themselves (a redrive) are named after their ids and payloads: `<16 zeros>-<digest>-<first>.<end>`.
+    Records sent again by themselves (a redrive) are named after their ids and payloads:
+    `<16 zeros>-<digest>-<first>.<end>`.
     """
 
     effectively_once = True
