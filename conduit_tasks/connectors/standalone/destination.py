@@ -79,7 +79,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         if self._stream is not None:
             return
         program = self.program()
-        client = Client(program.file, self.spec.name, self.id)
+        client = Client(program.file, self.spec.name, self.id, settled.hiding_of(self.config))
         try:
             configured(client, SIDE, self.config)
             self._kept = settled.tell(client, SIDE, (state or {}).get("config"), self.config)
@@ -264,7 +264,7 @@ class _Stream:
                 n = numbers.popleft()
                 left -= 1
                 if ack.error:
-                    errors[n] = ack.error
+                    errors[n] = self._client.hide(ack.error)
                 else:
                     self.written.append(n)
         return errors

@@ -14,12 +14,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 
 from conduit_tasks.connectors.standalone.messages import message, method
 
-MODES = "good,crash,hang,open-hang,twice,large,unplaced,end,structured,child,env,stop-hang"
+MODES = "good,crash,hang,open-hang,twice,large,unplaced,end,structured,child,env,stop-hang,tells"
 
 
 class Odd:
@@ -50,6 +51,10 @@ class Odd:
         if self.config["mode"] == "child":
             child = subprocess.Popen(["sleep", "600"])
             self.note(child=child.pid)
+        if self.config["mode"] == "tells":
+            said = f"no login as {self.config['token']}, nor to db://u:{quote(self.config['token'], safe='')}@h"
+            print(said, file=sys.stderr, flush=True)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         print(
             json.dumps({"level": "warn", "message": "configured", "count": self.config.get("count")}), file=sys.stderr
         )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -256,6 +257,24 @@ def test_a_connector_and_what_it_started_end_with_the_task_that_was_killed(home:
         assert host.stdout.readline() == b"reading\n"
         assert all(alive(each[name]) for each in noted(notes) for name in ("pid", "child") if name in each)
         host.kill()
+
+
+def opened(made: Any) -> Any:
+    return made.open(None)
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_secret_that_a_connector_tells_is_hidden_in_its_errors_and_log(
+    notes: Path, caplog: pytest.LogCaptureFixture, side: str
+) -> None:
+    secret = 'p@ss"word/1'
+    made = (source if side == "source" else destination)("tells", notes, token=secret)
+    begin = read if side == "source" else opened
+    with pytest.raises(ConduitError, match=r"no login as [*]{3}, nor to db://u:[*]{3}@h") as raised:
+        begin(made)
+    wait_until(lambda: "no login as ***" in caplog.text, "no line came")
+    for form in (secret, quote(secret, safe="")):
+        assert form not in f"{caplog.text} {raised.value}"
 
 
 def test_its_log_lines_become_ours(notes: Path, caplog: pytest.LogCaptureFixture) -> None:
