@@ -50,7 +50,7 @@ class _Again(Unavailable):
 
 
 class StandaloneDestination(Standalone, BatchDestination):
-    """State: {"config": what the connector was told of its settings}."""
+    """State: {"config": what the connector was told of its settings, "of": its name}."""
 
     side: ClassVar[str] = "destination"
     forks = False
@@ -70,6 +70,11 @@ class StandaloneDestination(Standalone, BatchDestination):
         self._errors: dict[Row, tuple[int, str]] = {}
         """Rows that were refused: how often, and why."""
 
+    @property
+    def _name(self) -> str:
+        """Name that the connector gives itself: the same in all of its versions."""
+        return str(self.program().specification.name)
+
     def _effective(self, name: str) -> str:
         parameter = self.parameters().get(name)
         return self.config.get(name) or (parameter.default if parameter is not None else "")
@@ -82,7 +87,9 @@ class StandaloneDestination(Standalone, BatchDestination):
         client = Client(program.file, self.spec.name, self.id, settled.hiding_of(self.config))
         try:
             configured(client, SIDE, self.config)
-            self._kept = settled.tell(client, SIDE, (state or {}).get("config"), self.config)
+            # What another connector was told, before the file named this one, this one was not.
+            before = (state or {}).get("config") if (state or {}).get("of", self._name) == self._name else None
+            self._kept = settled.tell(client, SIDE, before, self.config)
             client.call(SIDE, "Open")
             self._stream = _Stream(client)
         except NotImplementedError as error:
@@ -116,7 +123,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         if self._errors:
             for name in names:
                 self._errors.pop(name, None)
-        return {"config": self._kept}
+        return {"config": self._kept, "of": self._name}
 
     def _refused_before(self, names: Sequence[Row]) -> None:
         for n, name in enumerate(names):
@@ -153,7 +160,7 @@ class StandaloneDestination(Standalone, BatchDestination):
             self._size = min(self._most, self._size * GROWTH)
 
     def _open_again(self) -> None:
-        self.open({"config": self._kept})
+        self.open({"config": self._kept, "of": self._name})
 
     def _flush_after(self) -> float | None:
         """Returns the seconds after which the connector is asked to write what it has collected; None if it collects

@@ -119,6 +119,12 @@ class Odd:
         while not Path(self.config["notes"] + ".acked").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def created(self, request: Any, context: Any) -> None:
+        self.note(created=dict(request.config)["mode"])
+
+    def updated(self, request: Any, context: Any) -> None:
+        self.note(updated=dict(request.config_after)["mode"])
+
     def stopped(self, request: Any, context: Any) -> Any:
         if self.config["mode"] == "stop-hang":
             time.sleep(600)
@@ -142,6 +148,8 @@ def serve(odd: Odd) -> None:
         },
         "connector.v2.DestinationPlugin": {
             "Configure": odd.configure,
+            "LifecycleOnCreated": odd.created,
+            "LifecycleOnUpdated": odd.updated,
             "Open": odd.open,
             "Run": odd.run_destination,
             "Stop": odd.stopped,

@@ -217,6 +217,20 @@ def tell_acked(stream: Any, notes: Path) -> None:
     Path(f"{notes}.acked").touch()
 
 
+def test_a_connector_is_told_that_it_is_new_though_another_one_was_the_destination_before(notes: Path) -> None:
+    """Given the state that another connector has left, then this one is told that it is new; with its own, that its
+    settings have changed."""
+    made = destination("good", notes)
+    made.open({"config": {"salt": "a", "values": {"mode": "other"}, "digests": {}}, "of": "another"})
+    state = made.write(rows(1))
+    made.close()
+    later = destination("good", notes, count="7")
+    later.open(json.loads(json.dumps(state)))
+    later.close()
+    told = [name for each in noted(notes) for name in ("created", "updated") if name in each]
+    assert told == ["created", "updated"]
+
+
 def test_a_record_that_no_message_holds_is_refused_alone(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDUIT_CONNECTORS_MESSAGE", "10000")
     forget()
