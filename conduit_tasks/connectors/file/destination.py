@@ -123,10 +123,9 @@ class FileDestination(BatchDestination):
     def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
         """Returns the confirmed length; sets the owner. Raises ConfigError if the file does not fit the state."""
         kept = ledger.read(path)
+        theirs: str | None = None if state is None else state.get("owner")
         if state is not None and "size" not in state:
             theirs, state = ledger.of_another(state), None
-        else:
-            theirs = None if state is None else state["owner"]
         if kept is not None and kept.previous == theirs and (theirs or kept.by in (None, self._me)):
             # Nothing of this owner was confirmed: all that it wrote is cut off.
             if not size and kept.start:

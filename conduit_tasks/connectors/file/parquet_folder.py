@@ -83,7 +83,7 @@ class ParquetFolder:
         later ones."""
         told, after = self._told(), None
         if state is not None and "n" not in state:
-            state, after = None, of_another(state)
+            after, state = of_another(state), None
         if told is None:
             # Nothing was begun here, or the whole folder was moved away: numbers go on.
             told = Ledger(0 if state is None else int(state["n"]), [], None if state is None else state.get("owner"))
