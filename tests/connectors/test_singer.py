@@ -239,7 +239,7 @@ def test_the_log_of_a_tap_is_ours_and_hides_what_its_config_holds(caplog: pytest
     line = 'db://u:a%22b%40c%2Fd@h {"token": "a\\"b@c/d"} MIIEvQIBADANBgkqhkiG9w0BAQEF'
     with pytest.raises(SourceError):
         read(source({**step(["log", "{line}"], ["exit", 1]), "line": line}, **config))
-    assert 'db://u:***@h {"token": "***"} ***' in caplog.text
+    assert any(said.endswith('db://u:***@h {"token": "***"} ***') for said in caplog.messages)
 
 
 def test_a_pause_that_a_machine_ahead_of_time_has_noted_is_over() -> None:
