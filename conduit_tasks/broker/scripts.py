@@ -257,6 +257,7 @@ TOLD = load("told")
 DIVIDE = load("divide")
 CONFIRM_SHARD = load("confirm_shard")
 WHOLE = load("whole")
+MERGE = load("merge")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")

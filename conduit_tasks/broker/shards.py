@@ -130,6 +130,15 @@ class Shards:
         completes = dict(completing or {})
         self._access.run(scripts.WHOLE, keys, m=m, token=token, shard=shard, records=records, completing=completes)
 
+    def merge(self, destination: str, m: int, token: int, confirmed: RangeSet) -> None:
+        """Has one task finish the divided micro-batch m, of which these seqs are confirmed. Raises Fenced,
+        PipelineStopped."""
+        keys = {**self._of(destination), "window": self._keys.window(destination)}
+        parts = [RangeSet(tuple(some)) for some in portions(confirmed.ranges, MOST)] or [RangeSet()]
+        for at, some in enumerate(parts):
+            first, last = at == 0, at == len(parts) - 1
+            self._access.run(scripts.MERGE, keys, m=m, token=token, ranges=str(some), first=first, last=last)
+
     def _of(self, destination: str) -> dict[str, str]:
         return {
             "pipeline": self._keys.pipeline,

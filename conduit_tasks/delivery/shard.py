@@ -122,6 +122,16 @@ class Shard:
             (seqs[a - 1] + 1 if a else 0, seqs[b + 1] - 1 if b + 1 < len(seqs) else self.total - 1) for a, b in numbers
         )
 
+    def exactly(self, numbers: RangeSet | None) -> RangeSet:
+        """Returns the seqs of the shard's records with these numbers (None: all), and of no others, once `rows` is
+        exhausted."""
+        mine = self._seqs[: self.records]
+        some = [mine] if numbers is None else [mine[a : b + 1] for a, b in numbers]
+        seqs = np.concatenate([np.empty(0, np.int64), *some])
+        ends = np.flatnonzero(np.diff(seqs, append=seqs[-1:] + 2) != 1)
+        firsts = seqs[np.concatenate([[0], ends[:-1] + 1])] if len(seqs) else seqs
+        return RangeSet(tuple(zip(firsts.tolist(), seqs[ends].tolist())))
+
 
 def key_hashes(batch: pa.RecordBatch) -> Seqs:
     """Returns the hash of each row's key as it is sealed; rows without a key have that of an empty one. JSON has one

@@ -19,7 +19,7 @@ from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
-from conduit_tasks.micro_batch.dividing import division_of, joined
+from conduit_tasks.micro_batch.dividing import division_of, joined, writes_alone
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
@@ -154,6 +154,9 @@ class Drain:
             if not self.at_once and (open := broker.breakers.waits(destination.id, destination.delivery.breaker)):
                 raise Unavailable(f"{destination.node} of {self.context.pipeline.id} waits: {open}")
             self.at_once = False
+            if state.division is not None and (why := writes_alone(destination)):
+                self._merge(state.division, why)
+                continue
             self._deliver(cursor + 1, division=division_of(self.context, destination, self.lease, state))
             broker.runs.ring("delivered")
 
@@ -167,6 +170,13 @@ class Drain:
                 self._deliver(number, epoch)
         finally:
             mark_closed(self.context, self.destination.id, self.lease.token)
+
+    def _merge(self, division: Division, why: str) -> None:
+        """Has one task finish what several have begun, as the file names a plugin by now of which one task writes."""
+        context, name, number = self.context, self.destination.id, division.micro_batch
+        task = ShardTask(context.pipeline, name, number, self.lease.token, self.run, division=division)
+        context.broker.shards.merge(name, number, self.lease.token, task.confirmed(context))
+        log.info("micro-batch %d, which %d tasks have begun, is finished by one: %s", number, division.count, why)
 
     def _deliver(self, number: int, epoch: int = 0, division: Division | None = None) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)

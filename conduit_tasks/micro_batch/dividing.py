@@ -10,7 +10,7 @@ from conduit_tasks.delivery.shard import partitions
 from conduit_tasks.delivery.work import DeliveryReport, add
 from conduit_tasks.errors import ConduitError, Fenced, Unavailable
 from conduit_tasks.micro_batch.numbering import matched_of
-from conduit_tasks.pipeline.parallel import one_task
+from conduit_tasks.pipeline.parallel import of_class, one_task
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
@@ -26,8 +26,8 @@ LEAST = 100
 def division_of(context: Context, destination: Destination, lease: Lease, state: DeliveryState) -> Division | None:
     """Returns the division of the micro-batch behind the cursor, fixed in the broker; None: one task delivers it.
 
-    One that was begun divided, or undivided, is finished so. Costs nothing where the file asks for one task. Raises
-    Fenced, PipelineStopped.
+    One that was begun divided, or undivided, is finished so (see `writes_alone`). Costs nothing where the file asks for
+    one task. Raises Fenced, PipelineStopped.
     """
     if state.division is not None:
         return state.division
@@ -44,6 +44,12 @@ def division_of(context: Context, destination: Destination, lease: Lease, state:
     if count == 1:
         return None
     return broker.shards.divide(destination.id, number, lease.token, by=delivery.order_by, count=count, matched=matched)
+
+
+def writes_alone(destination: Destination) -> str:
+    """Returns why several tasks cannot finish what several have begun: the file names another plugin meanwhile, or
+    other settings of it, with which one task writes; "" if they can."""
+    return of_class(destination_class(destination.plugin), destination.settings)
 
 
 def _tasks(most: int, by: str, manifest: SealedManifest, matched: int) -> int:

@@ -91,6 +91,9 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
     # A number is given before its manifest is written; it is read twice, as another run may do both in between.
     if spool.sealed(pipeline.id, last + 1) is not None and broker.access.numbers("last")[0] == last:
         return f"micro-batch {last + 1} was sealed (it says that {last} was the last)"
+    if broker.access.field(broker.keys.pipeline, "rebuilding") is not None:
+        # It forgot the end of a rebuild, or whoever rebuilt it died: everything stands still until it is done again.
+        return "its state was rebuilt to the end"
     return ""
 
 

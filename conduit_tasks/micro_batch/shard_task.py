@@ -58,6 +58,16 @@ class ShardTask(DeliverTask):
             return shard.seqs(confirmed)
         return RangeSet()
 
+    def confirmed(self, context: Context) -> RangeSet:
+        """Returns the seqs that are confirmed of the whole micro-batch, by all of its shards."""
+        manifest, seqs = self._manifest(context), list[tuple[int, int]]()
+        for number, (done, records) in enumerate(zip(self.division.done, self.division.whole)):
+            if done or records:
+                shard = Shard(self.division.by, self.division.count, number, manifest)
+                self._read_through(context, manifest, shard)
+                seqs += shard.exactly(done if records is None else None).ranges
+        return RangeSet.of(seqs)
+
     def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline
         destination = as_begun(pipeline.destination(self.destination))

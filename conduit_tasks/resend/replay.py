@@ -29,7 +29,7 @@ from conduit_tasks.micro_batch.sending import leased, settling
 from conduit_tasks.resend.interval import Ask, ask
 from conduit_tasks.resend.portion import PortionTask
 from conduit_tasks.resend.prepare import Portion, Prepared, prepare, prepared, read, spool_of
-from conduit_tasks.resend.select import ChosenRows, choosing, count, letters_of
+from conduit_tasks.resend.select import ChosenRows, choosing, count, letters_in, letters_of
 from conduit_tasks.spool.spool import Spool
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class _Replaying:
                     return False
                 take = choosing(context, self.ask, id)(portion)
                 rows = ChosenRows(context, self._spool, portion, id, take)
-                seqs, letters = rows.seqs(), letters_of(context, id)
+                seqs, letters = rows.seqs(), letters_in(portion, letters_of(context, id))
                 earlier = {key: seq for seq, ids in seqs.items() for i in ids for key in letters.get(i, ())}
                 epoch, claimed = broker.redrives.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
                 task = PortionTask(

@@ -125,9 +125,14 @@ def choosing(context: Context, ask: Ask, destination: str) -> Callable[[Portion]
     what is missing."""
     if ask.what == "all":
         return lambda _: lambda _: True
-    letters = letters_of(context, destination)
+    every = letters_of(context, destination)
     if ask.what == "failed":
-        return lambda _: lambda record: record.id in letters
+
+        def failed(portion: Portion) -> Callable[[Any], bool]:
+            letters = letters_in(portion, every)
+            return lambda record: record.id in letters
+
+        return failed
     broker, happened = context.broker, EventTime(context.pipeline)
     joined, has = broker.replays.joined(destination), broker.replays.replayed(destination)
     if joined is None:
@@ -137,6 +142,7 @@ def choosing(context: Context, ask: Ask, destination: str) -> Callable[[Portion]
         )
 
     def of(portion: Portion) -> Callable[[Any], bool]:
+        letters = letters_in(portion, every)
         if portion.batch is not None:
             inside = portion.batch <= joined.batch
             return lambda record: inside and record.id not in letters and (happened(record) or 0) not in has
@@ -169,6 +175,15 @@ def letters_of(context: Context, destination: str) -> dict[str, list[Letter]]:
         if entry.open:
             found.setdefault(str(entry.row["id"]), []).append(entry.key)
     return found
+
+
+def letters_in(portion: Portion, letters: dict[str, list[Letter]]) -> dict[str, list[Letter]]:
+    """Returns those of the letters that records of the portion may have left: not those of another micro-batch, in
+    which a row that changed at its source had the same id (`singer`). A letter of a replay is of no micro-batch."""
+    if portion.batch is None:
+        return letters
+    of = {id: [key for key in keys if key[1] in (0, portion.batch)] for id, keys in letters.items()}
+    return {id: keys for id, keys in of.items() if keys}
 
 
 def stores(context: Context) -> tuple[DeadLetterStore, Marks]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import Fenced, InvariantBroken, PipelineStopped
@@ -115,6 +116,50 @@ def test_a_micro_batch_that_one_task_has_begun_is_not_divided(feed: Feed) -> Non
     feed.confirm("x", m, [(0, 2)])
     assert feed.broker.shards.divide("x", m, feed.lease("x").token, by="key", count=2, matched=10) is None
     assert feed.broker.deliveries.get("x").division is None
+
+
+@pytest.mark.parametrize("most", [4_000, 1])
+def test_one_task_finishes_what_several_have_begun_from_what_they_have_confirmed(
+    feed: Feed, twice: None, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Given two shards in the middle, then the ranges that they are told to be are those of an undivided micro-batch,
+    whose votes begin anew; told in several calls of which the last is missing, it stays divided."""
+    monkeypatch.setattr("conduit_tasks.broker.shards.MOST", most)
+    m = feed.sealed()
+    divide(feed, m)
+    tell(feed, m, 0, "0-3")
+    tell(feed, m, 1, "0-1")
+    shards, token = feed.broker.shards, feed.lease("x").token
+    feed.broker.deliveries.vote("x", m, token, 0, [("a", 4)], size=10, threshold=1)
+    keys = {
+        **shards._of("x"),
+        "window": feed.broker.keys.window("x"),
+    }
+    feed.broker.access.run(scripts.MERGE, keys, m=m, token=token, ranges="7-7", first=True, last=False)
+    assert feed.broker.deliveries.get("x").division is not None
+    shards.merge("x", m, token, RangeSet.parse("0-1,4-5,8-9"))
+    state = feed.broker.deliveries.get("x")
+    assert (state.division, str(state.confirmed), state.counters["delivered"]) == (None, "0-1,4-5,8-9", 6)
+    stored = feed.broker.access.hash(feed.broker.keys.destination("x"))
+    assert not [name for name in stored if name == "divided" or name.startswith("shard:")]
+    # The votes of a shard were of other records: a nack among the first is not passed over.
+    assert feed.broker.deliveries.vote("x", m, token, 0, [("a", 2), ("n", 1)], size=10, threshold=0) == 2
+    feed.broker.lifecycle.start()
+    feed.confirm("x", m, [(2, 3), (6, 7)])
+    assert feed.broker.deliveries.get("x").cursor == m
+
+
+def test_nothing_but_a_divided_micro_batch_behind_the_cursor_is_given_to_one_task(feed: Feed) -> None:
+    m = feed.sealed()
+    divide(feed, m)
+    token = feed.lease("x").token
+    with pytest.raises(InvariantBroken, match="micro-batch 2 is not the divided one behind cursor 0"):
+        feed.broker.shards.merge("x", m + 1, token, RangeSet())
+    with pytest.raises(Fenced):
+        feed.broker.shards.merge("x", m, token - 1, RangeSet())
+    feed.broker.shards.merge("x", m, token, RangeSet())
+    state = feed.broker.deliveries.get("x")
+    assert (state.division, state.confirmed_records) == (None, 0)
 
 
 def test_only_the_micro_batch_behind_the_cursor_is_divided(feed: Feed) -> None:

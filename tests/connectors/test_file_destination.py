@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -157,6 +158,28 @@ def test_a_lost_state_keeps_what_was_confirmed(home: Path) -> None:
     out.open(out.write(rows(b"one")))
     out.open(None)
     out.write(rows(b"two"))
+    out.close()
+    assert (home / "out/a.jsonl").read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("state", [{"n": 3, "owner": "a"}, {"batch": "1-1", "last": 3}, {"config": {"salt": "a"}}])
+def test_a_state_that_another_plugin_left_cuts_off_nothing_but_what_is_written_behind_it(
+    home: Path, state: dict[str, Any]
+) -> None:
+    """Given a file that this destination wrote and never saw confirmed, and the state of what the destination was
+    since, then all of it is kept, and a write that is not confirmed is cut off."""
+    out = destination()
+    out.open(None)
+    out.write(rows(b"one"))
+    out.open(state)
+    out.write(rows(b"unconfirmed"))
+    out.open(state)
+    assert (home / "out/a.jsonl").read_bytes() == b"one\n"
+    confirmed = out.write(rows(b"two"))
+    out.open(confirmed)
+    out.write(rows(b"unconfirmed"))
+    out.open(confirmed)
     out.close()
     assert (home / "out/a.jsonl").read_bytes() == b"one\ntwo\n"
 

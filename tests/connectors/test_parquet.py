@@ -158,6 +158,25 @@ def test_what_was_not_confirmed_is_taken_away_and_what_was_stays(home: Path) -> 
     assert [row["n"] for row in written(home)] == [0, 1, 2, 3]
 
 
+@pytest.mark.proves("C10")
+def test_a_state_that_another_plugin_left_takes_nothing_away_but_what_is_written_behind_it(home: Path) -> None:
+    """Given files that this destination wrote and never saw confirmed, and the state of what the destination was since,
+    then all of them are kept, and a write that is not confirmed is taken away."""
+    state = {"path": "out/a.jsonl", "size": 3, "owner": "a"}
+    out = destination()
+    out.open(None)
+    out.write(rows({"n": 0}))
+    for _ in range(2):
+        out.open(state)
+        assert [row["n"] for row in written(home)] == [0]
+        confirmed = out.write(rows({"n": 1}, first=1))
+    for _ in range(2):
+        out.open(confirmed)
+        assert [row["n"] for row in written(home)] == [0, 1]
+        out.write(rows({"n": 2}, first=2))
+    out.close()
+
+
 @pytest.mark.proves("B8")
 def test_a_state_from_long_ago_takes_everything_behind_it_away(home: Path) -> None:
     one = destination(partition_by="day")

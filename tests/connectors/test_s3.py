@@ -25,7 +25,7 @@ from conduit_tasks.connectors.s3.read import S3Object, unpacked
 from conduit_tasks.errors import ConfigError, Fenced, Missing, SourceError, Unavailable
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.record.record import Origin, Record
-from conduit_tasks.record.schema import to_records
+from conduit_tasks.record.schema import spool_batch, to_records
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_delta import rows
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
@@ -242,6 +242,20 @@ def test_nothing_of_other_micro_batches_is_touched(moto: MotoServer, bucket: Any
     assert keys(bucket)[-1].startswith("out/p/lake/0000000000003000-")
     for each in (earlier, neighbour, out):
         each.close()
+
+
+@pytest.mark.proves("C10")
+def test_what_is_sent_again_takes_no_place_of_another_version_of_its_row(moto: MotoServer, bucket: Any) -> None:
+    """Given two versions of a row under one id, as `singer` gives them, then each is an object of its own when it is
+    redriven, however often."""
+    out = destination(moto)
+    out.open(None)
+    for _ in range(2):
+        for version in (1, 2):
+            records = [Record(b"key", after={"n": version}, origin=ORIGIN)]
+            out.write(Rows(spool_batch([0], [0], records), [ORIGIN], epoch=7))
+    assert sorted(written(bucket)) == [1, 2]
+    out.close()
 
 
 def lost() -> None:

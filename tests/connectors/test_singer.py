@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,21 @@ def test_the_log_of_a_tap_is_ours_and_hides_what_its_config_holds(caplog: pytest
         read(source(step(["log", "again {token}"], ["exit", 1]), **by_key))
     assert "again ***" in caplog.text
     assert SECRET not in caplog.text
+    # Nor as it is written in a URL, or in JSON, nor a line of a key
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\n-----END KEY-----"
+    config = {"config.token": 'a"b@c/d', "config.private": key}
+    line = 'db://u:a%22b%40c%2Fd@h {"token": "a\\"b@c/d"} MIIEvQIBADANBgkqhkiG9w0BAQEF'
+    with pytest.raises(SourceError):
+        read(source({**step(["log", "{line}"], ["exit", 1]), "line": line}, **config))
+    assert any(said.endswith('db://u:***@h {"token": "***"} ***') for said in caplog.messages)
+
+
+def test_a_pause_that_a_machine_ahead_of_time_has_noted_is_over() -> None:
+    at_once = source({"rows": 1}, pause="1m")
+    now = time.time()
+    assert at_once.plan({"": {"ended": now}}, Limit()) == []
+    for moment in (now - 61, now + 3_600):
+        assert len(at_once.plan({"": {"ended": moment}}, Limit())) == 1
 
 
 def test_the_environment_is_clean_and_its_files_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

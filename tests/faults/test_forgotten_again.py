@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.cli.main import app
@@ -37,6 +38,14 @@ from tests.replay.test_replay import Place, again
 
 __all__ = ["broker"]
 
+PLAIN = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - {id: to, type: destination, plugin: file, settings: {path: out.jsonl, format: payload}}
+"""
 IN = ("2013-03-01", "2013-04-01", "late")
 
 
@@ -64,6 +73,21 @@ def test_parked_records_that_were_released_in_the_second_that_redis_forgot_stand
     assert delivered(quick, "B") == [0, 9]
     assert letters("a") == []
     assert copies() == 0
+
+
+@pytest.mark.proves("X7", "T1")
+def test_a_rebuild_of_which_redis_forgot_the_end_is_done_again_by_the_next_run(quick: Path, broker: Forgetful) -> None:
+    """Given a state that was rebuilt, and a Redis that forgot the end of that, then
+    nothing stands still: the next run does it again."""
+    write_pipeline(quick, "p", PLAIN)
+    rows = events(quick / "data", 3)
+    drive()
+    with opened("p", "look") as context:
+        keys = {"pipeline": context.broker.keys.pipeline, "leases": ()}
+        context.broker.access.run(scripts.REBUILD_BEGIN, keys, nonce="of one who died", replace=True)
+    rows += events(quick / "data", 4, 3)
+    drive()
+    assert payloads(quick / "out.jsonl") == rows
 
 
 @pytest.mark.proves("X7", "X2")

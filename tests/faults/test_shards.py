@@ -35,7 +35,7 @@ from conduit_tasks.topology import UNTOLD
 from tests.conftest import RedisServer
 from tests.faults.beside import Beside, Died
 from tests.faults.parts import Receiver, drive, events, until
-from tests.micro_batch.harness import deliver_again, here, run_once, state, write_pipeline
+from tests.micro_batch.harness import deliver_again, here, payloads, run_once, state, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -192,6 +192,50 @@ def test_a_delivery_that_was_cut_off_is_finished_by_the_number_of_tasks_that_it_
     drive(run_all=beside)
     assert beside.jobs == [[0, 1, 2], [1], [0]]
     all_there(receiver, 3_100, repeats=8 + UNTOLD)
+
+
+@pytest.mark.proves("C10", "T4")
+@pytest.mark.parametrize("order", ["key", "none"])
+def test_a_plugin_to_which_one_task_writes_finishes_what_several_tasks_have_begun(
+    quick: Path, receiver: Receiver, beside: Beside, order: str
+) -> None:
+    """Given three tasks cut off in the middle, and a file that names a plugin with a state by then, then one task
+    writes there what the three had not confirmed, and nothing else."""
+    pipeline(quick, receiver.url, order=order)
+    rows = lanes(quick / "data", 2_400)
+    sealed()
+    receiver.hold(600)
+
+    def killed() -> None:
+        with pytest.raises(Died):
+            deliver(beside)
+
+    done = threading.Thread(target=killed)
+    done.start()
+    try:
+        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
+        beside.processes[1][0].send_signal(signal.SIGKILL)
+        receiver.release()
+    finally:
+        done.join()
+    broker = state("p")
+    before = broker.deliveries.get("to")
+    broker.close()
+    assert before.division is not None
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text().replace(", parallelism: 3", "")
+    text = text.replace("plugin: http", "plugin: file")
+    write_pipeline(quick, "p", text.replace(f'url: "{receiver.url}"', "path: out.jsonl, format: payload"))
+    drive(run_all=beside)
+    assert beside.jobs == [[0, 1, 2], [0]]
+    written = payloads(quick / "out.jsonl")
+    assert len(written) == 2_400 - before.confirmed_records
+    places = [rows.index(row) for row in written]
+    assert places == sorted(places)
+    assert receiver.accepted() + len(written) >= 2_400
+    broker = state("p")
+    after = broker.deliveries.get("to")
+    broker.close()
+    assert (after.cursor, after.counters["delivered"]) == (1, 2_400)
 
 
 @pytest.mark.proves("I4")

@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from conduit_tasks.connectors import registry
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.resend.replay import Replayed, replay
+from tests.connectors import tap
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
-from tests.micro_batch.harness import lines, payloads, run_until_quiet, write_pipeline
+from tests.micro_batch.harness import lines, payloads, run_once, run_until_quiet, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -167,3 +168,32 @@ def test_a_late_joiner_gets_the_rows_of_a_table_it_missed(home: Path, kind: str)
     assert got(home, "late") == [9, 10, 11, *range(2, 9)]
     run_until_quiet("p")
     assert got(home, "late")[10:] == [12, 13]
+
+
+@pytest.mark.proves("X3", "C14")
+def test_a_version_of_a_row_that_is_replayed_closes_no_dead_letter_of_another(home: Path) -> None:
+    """Given a row under one id that was delivered on one day, and refused as it was on the next, then a replay of the
+    first day leaves the dead letter open, and one of the second sends what it holds."""
+    config = home / "tap.json"
+    command = f"{sys.executable} -I {tap.__file__}"
+    source = f"plugin: singer, settings: {{command: '{command}', config: tap.json, schemas: 'false', pause: 0s}}"
+    write(home, source, shelf("a"))
+    for n, day in enumerate(("2013-03-01", "2013-03-02")):
+        row = {"id": 1, "n": n, "t": f"{day}T12:00:00Z"}
+        config.write_text(json.dumps({"steps": [["schema"], ["record", row], ["state", {"at": n}]]}))
+        (home / "out").mkdir(exist_ok=True)
+        tell(home / "out" / "a.jsonl", "refuse", [1])
+        run_once("p", f"run-{n}")
+    tell(home / "out" / "a.jsonl", "refuse", [])
+
+    def letters() -> int:
+        with opened("p", "look") as context:
+            return context.broker.dead_letters.count("a")
+
+    assert (got(home, "a"), letters()) == ([0], 1)
+    for what in ("all", "failed"):
+        replay("p", "2013-03-01", "2013-03-02", ("a",), what, run=what, wait=60.0)
+        assert letters() == 1
+    (outcome,) = replay("p", "2013-03-02", "2013-03-03", ("a",), "failed", run="later", wait=60.0)
+    assert (outcome.delivered, letters()) == (1, 0)
+    assert got(home, "a") == [0, 0, 1]

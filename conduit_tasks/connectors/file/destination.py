@@ -123,7 +123,9 @@ class FileDestination(BatchDestination):
     def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
         """Returns the confirmed length; sets the owner. Raises ConfigError if the file does not fit the state."""
         kept = ledger.read(path)
-        theirs = None if state is None else state["owner"]
+        theirs: str | None = None if state is None else state.get("owner")
+        if state is not None and "size" not in state:
+            theirs, state = ledger.of_another(state), None
         if kept is not None and kept.previous == theirs and (theirs or kept.by in (None, self._me)):
             # Nothing of this owner was confirmed: all that it wrote is cut off.
             if not size and kept.start:
@@ -133,7 +135,7 @@ class FileDestination(BatchDestination):
             self._owner = kept.owner
             return kept.start
         if state is None:
-            self._owner = ledger.begin(path, None, size, self._me).owner
+            self._owner = ledger.begin(path, theirs, size, self._me).owner
             return size
         confirmed = int(state["size"])
         if not size and confirmed:

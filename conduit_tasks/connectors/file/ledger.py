@@ -6,9 +6,11 @@ destination's lines from those of another one with the same path.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -16,6 +18,12 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.spool.durable import replace_file
 
 CONFIRMED = ""
+
+
+def of_another(state: dict[str, Any]) -> str:
+    """Returns a name of a state that another plugin, or the other format, has left to the destination. It says nothing
+    of what is there: all of that is kept, and what is written from then on is cut back to there."""
+    return f"another's {hashlib.sha256(orjson.dumps(state, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from conduit_tasks.connectors.file.alone import alone
+from conduit_tasks.connectors.file.ledger import of_another
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.spool.durable import make_folders, replace_file, sync_folder
 
@@ -38,7 +39,7 @@ PARTITIONS = 1_000
 class Ledger:
     """Last write that was begun: its number `n` and its `files`. `owner`: id of the writer, part of every state that it
     returns; it began behind the number `start`; `confirmed`: whether such a state came back. `by`: the destination that
-    it is."""
+    it is; `after`: state of another plugin or format that was found first (`ledger.of_another`)."""
 
     n: int
     files: list[str]
@@ -46,6 +47,7 @@ class Ledger:
     start: int = 0
     confirmed: bool = False
     by: str | None = None
+    after: str | None = None
 
 
 class ParquetFolder:
@@ -79,7 +81,9 @@ class ParquetFolder:
     def _confirmed(self, state: dict[str, Any] | None) -> int:
         """Returns the number of the last confirmed write; sets the ledger for the next write, and removes the files of
         later ones."""
-        told = self._told()
+        told, after = self._told(), None
+        if state is not None and "n" not in state:
+            after, state = of_another(state), None
         if told is None:
             # Nothing was begun here, or the whole folder was moved away: numbers go on.
             told = Ledger(0 if state is None else int(state["n"]), [], None if state is None else state.get("owner"))
@@ -93,9 +97,9 @@ class ParquetFolder:
         if state is not None:
             n = int(state["n"])
             told = replace(told, owner=told.owner or theirs or secrets.token_hex(8), confirmed=True)
-        elif told.confirmed or told.by not in (None, self._by):
+        elif told.confirmed or told.by not in (None, self._by) or after != told.after:
             n = told.n
-            told = Ledger(n, [], secrets.token_hex(8), start=n)
+            told = Ledger(n, [], secrets.token_hex(8), start=n, after=after)
         else:
             n = told.start
             told = replace(told, owner=told.owner or secrets.token_hex(8))

@@ -13,6 +13,7 @@ from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.record.record import data_bytes
 
 
 class S3Destination(BatchDestination):
@@ -26,7 +27,8 @@ class S3Destination(BatchDestination):
     record confirmed}; if it names another micro-batch, nothing of this one is confirmed. Objects of other
     micro-batches, and so of another life of the pipeline, are never touched.
 
-    Records sent again by themselves (a redrive) are named after their ids: `<16 zeros>-<digest>-<first>.<end>`.
+    Records sent again by themselves (a redrive) are named after their ids and payloads:
+    `<16 zeros>-<digest>-<first>.<end>`.
     """
 
     effectively_once = True
@@ -152,8 +154,12 @@ class S3Destination(BatchDestination):
 
 
 def _digest(rows: Rows) -> str:
-    """Returns a digest of the ids of these records, in order."""
-    ids = hashlib.sha256()
+    """Returns a digest of the ids of these records, in order; and of the payloads of those that are sent again: a row
+    that changed at its source may have the id that it had (`singer`), and must not take the place of what it was."""
+    digest = hashlib.sha256()
     for record in rows.records():
-        ids.update(f"{record.id}\n".encode())
-    return ids.hexdigest()[:32]
+        digest.update(f"{record.id}\n".encode())
+        if rows.epoch:
+            digest.update(hashlib.sha256(data_bytes(record.before)).digest())
+            digest.update(hashlib.sha256(data_bytes(record.after)).digest())
+    return digest.hexdigest()[:32]

@@ -22,6 +22,7 @@ import orjson
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Discovering
+from conduit_tasks.connectors.hiding import hiding
 from conduit_tasks.connectors.singer import messages
 from conduit_tasks.connectors.singer.catalog import chosen, listed
 from conduit_tasks.connectors.singer.process import Tap, environment
@@ -49,8 +50,6 @@ DELETED = "_sdc_deleted_at"
 """Property by which taps of databases say that a row is deleted."""
 SECRET = re.compile("pass|secret|token|key|credential|auth|private|url|uri|dsn|connection", re.IGNORECASE)
 """Names of keys of a config whose values are hidden in the tap's log, beside all of `config.*` and `env.*`."""
-HIDDEN = 4
-"""Characters that a secret has at least, to be hidden in a tap's log."""
 
 
 class SingerSource(Discovering):
@@ -123,7 +122,8 @@ class SingerSource(Discovering):
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         """Plans one open slice, unless the tap came to its end a moment ago: it is not started to see what there is."""
         token = position.get("") or {}
-        if time.time() < token.get("ended", 0) + self._pause:
+        # Noted by a machine whose clock was ahead, it would hold up the tap until then.
+        if abs(time.time() - token.get("ended", 0)) < self._pause:
             if why := token.get("failed"):
                 raise SourceError(
                     f"singer: the tap {why}. What it said up to its last STATE is read; it is started again from there "
@@ -200,13 +200,6 @@ class SingerSource(Discovering):
         if config is not None:
             arguments, files = ["--config", "{config.json}", *arguments], {**files, "config.json": orjson.dumps(config)}
         hidden = {*_texts([self._env, list(self._given.values())]), *_secrets(config)}
-        secrets = sorted((text for text in hidden if len(text) >= HIDDEN), key=len, reverse=True)
-
-        def mask(line: str) -> str:
-            for secret in secrets:
-                line = line.replace(secret, "***")
-            return line
-
         home = installation().home
         return Tap(
             [*self._command, *arguments],
@@ -214,7 +207,7 @@ class SingerSource(Discovering):
             env=environment(self._env),
             cwd=str(home if home.is_dir() else os.getcwd()),
             timeout=self._timeout,
-            mask=mask,
+            mask=hiding(hidden),
         )
 
     def _configuration(self) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from conduit_tasks.connectors.hiding import Hide
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.connectors.standalone.messages import message, method
 from conduit_tasks.connectors.standalone.process import ENDING, Process, token
@@ -26,12 +27,13 @@ PLUGIN = "plugin"
 
 
 class Client:
-    """A connector that was started. `id`: of the connector in its pipeline. Raises ConfigError or Unavailable."""
+    """A connector that was started. `id`: of the connector in its pipeline; `hide`: hides secrets in what it says.
+    Raises ConfigError or Unavailable."""
 
-    def __init__(self, file: Path, name: str, id: str) -> None:
+    def __init__(self, file: Path, name: str, id: str, hide: Hide = str) -> None:
         import grpc
 
-        self.name, self.schemas = name, Schemas()
+        self.name, self.schemas, self.hide = name, Schemas(), hide
         secret = token()
         self._limit = settings().connectors_message
         self._utilities = Utilities(secret, self.schemas)
@@ -47,6 +49,7 @@ class Client:
                     "CONDUIT_CONNECTOR_TOKEN": secret,
                     "CONDUIT_CONNECTOR_UTILITIES_GRPC_TARGET": self._utilities.target,
                 },
+                hide,
             )
         except BaseException:
             self._utilities.close()
@@ -129,7 +132,7 @@ class Client:
         """Returns what a gRPC error says, or why the process is gone."""
         import grpc
 
-        text = clip(error.details() or error.code().name)
+        text = clip(self.hide(error.details() or error.code().name))
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
             return (
                 f"a message is larger than {self._limit} bytes, CONDUIT_CONNECTORS_MESSAGE: have it send smaller "

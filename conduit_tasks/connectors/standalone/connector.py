@@ -54,8 +54,9 @@ class Standalone(metaclass=_WithSpec):
     def started(self) -> Client:
         """Starts the connector, and gives it its settings."""
         from conduit_tasks.connectors.standalone.client import configured
+        from conduit_tasks.connectors.standalone.settled import hiding_of
 
-        client = Client(self.program().file, self.spec.name, self.id)
+        client = Client(self.program().file, self.spec.name, self.id, hiding_of(self.config))
         try:
             configured(client, self.side.capitalize(), self.config)
         except BaseException:

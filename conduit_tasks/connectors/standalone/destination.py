@@ -40,12 +40,17 @@ QUIET = 1.0
 """Seconds beyond `sdk.batch.delay` after which a connector that collects batches is asked to write what it has."""
 
 
+Row = tuple[str, int]
+"""A row, at each attempt to write it: its record's id, which a row that changed at its source has again (`singer`), and
+its number."""
+
+
 class _Again(Unavailable):
     """A record failed, and is sent again; the connector is well."""
 
 
 class StandaloneDestination(Standalone, BatchDestination):
-    """State: {"config": what the connector was told of its settings}."""
+    """State: {"config": what the connector was told of its settings, "of": its name}."""
 
     side: ClassVar[str] = "destination"
     forks = False
@@ -60,10 +65,15 @@ class StandaloneDestination(Standalone, BatchDestination):
         self._size = self._most
         self._stream: _Stream | None = None
         self._kept: settled.Kept | None = None
-        self._written: set[str] = set()
-        """Ids of records that were written by a write that failed."""
-        self._errors: dict[str, tuple[int, str]] = {}
-        """Records that were refused: how often, and why."""
+        self._written: set[Row] = set()
+        """Rows that were written by a write that failed."""
+        self._errors: dict[Row, tuple[int, str]] = {}
+        """Rows that were refused: how often, and why."""
+
+    @property
+    def _name(self) -> str:
+        """Name that the connector gives itself: the same in all of its versions."""
+        return str(self.program().specification.name)
 
     def _effective(self, name: str) -> str:
         parameter = self.parameters().get(name)
@@ -74,10 +84,12 @@ class StandaloneDestination(Standalone, BatchDestination):
         if self._stream is not None:
             return
         program = self.program()
-        client = Client(program.file, self.spec.name, self.id)
+        client = Client(program.file, self.spec.name, self.id, settled.hiding_of(self.config))
         try:
             configured(client, SIDE, self.config)
-            self._kept = settled.tell(client, SIDE, (state or {}).get("config"), self.config)
+            # What another connector was told, before the file named this one, this one was not.
+            before = (state or {}).get("config") if (state or {}).get("of", self._name) == self._name else None
+            self._kept = settled.tell(client, SIDE, before, self.config)
             client.call(SIDE, "Open")
             self._stream = _Stream(client)
         except NotImplementedError as error:
@@ -92,36 +104,39 @@ class StandaloneDestination(Standalone, BatchDestination):
         assert self._stream is not None
         give_up = time.monotonic() + SPARE * self.limit
         records = rows.records()
+        names = list(zip((record.id for record in records), rows.batch.column("n").to_pylist()))
         alone = len(records) == 1 or rows.first == rows.last
         todo = list(range(len(records)))
         if self._errors and alone:
-            self._refused_before(records)
+            self._refused_before(names)
         if self._written:
-            todo = [n for n in todo if records[n].id not in self._written]
+            todo = [n for n in todo if names[n] not in self._written]
         try:
-            self._send(records, todo, alone, give_up)
+            self._send(records, names, todo, alone, give_up)
         except (Refused, _Again):
             raise
         except BaseException:
             self._close(at_once=True)
             raise
         if self._written:
-            self._written.difference_update(record.id for record in records)
+            self._written.difference_update(names)
         if self._errors:
-            for record in records:
-                self._errors.pop(record.id, None)
-        return {"config": self._kept}
+            for name in names:
+                self._errors.pop(name, None)
+        return {"config": self._kept, "of": self._name}
 
-    def _refused_before(self, records: Sequence[Record]) -> None:
-        for n, record in enumerate(records):
-            times, why = self._errors.get(record.id, (0, ""))
+    def _refused_before(self, names: Sequence[Row]) -> None:
+        for n, name in enumerate(names):
+            times, why = self._errors.get(name, (0, ""))
             if times >= self.attempts:
                 raise Refused(why, row=n)
 
-    def _send(self, records: Sequence[Record], todo: Sequence[int], alone: bool, give_up: float) -> None:
+    def _send(
+        self, records: Sequence[Record], names: Sequence[Row], todo: Sequence[int], alone: bool, give_up: float
+    ) -> None:
         at = 0
         while at < len(todo):
-            request = self._request(records, todo, at)
+            request = self._request(records, names, todo, at)
             taken = len(request)
             sent = todo[at : at + taken]
             positions = [records[n].position for n in sent]
@@ -132,7 +147,7 @@ class StandaloneDestination(Standalone, BatchDestination):
                     sized(request), positions, self._flush_after() if last else None, give_up
                 )
             except Unavailable:
-                self._keep(records, [*todo[:at], *(sent[n] for n in self._stream.written)])
+                self._keep(names, [*todo[:at], *(sent[n] for n in self._stream.written)])
                 raise
             if self._stream.over:
                 self._close(at_once=False)
@@ -141,18 +156,18 @@ class StandaloneDestination(Standalone, BatchDestination):
             at += taken
             if errors:
                 self._size = SLOW_START
-                self._fail(records, todo[:at], sent, errors, alone)
+                self._fail(names, todo[:at], sent, errors, alone)
             self._size = min(self._most, self._size * GROWTH)
 
     def _open_again(self) -> None:
-        self.open({"config": self._kept})
+        self.open({"config": self._kept, "of": self._name})
 
     def _flush_after(self) -> float | None:
         """Returns the seconds after which the connector is asked to write what it has collected; None if it collects
         nothing."""
         return self._delay + QUIET if self._batch > 1 or self._delay else None
 
-    def _request(self, records: Sequence[Record], todo: Sequence[int], at: int) -> list[bytes]:
+    def _request(self, records: Sequence[Record], names: Sequence[Row], todo: Sequence[int], at: int) -> list[bytes]:
         """Returns rows for one message, from `at` on. Raises Refused for a row that no message can hold; rows before it
         are a message of their own."""
         taken: list[bytes] = []
@@ -168,8 +183,8 @@ class StandaloneDestination(Standalone, BatchDestination):
             except RecordError as error:
                 if taken:
                     break
-                self._keep(records, todo[:at])
-                self._errors[records[n].id] = (self.attempts, f"{self.spec.name}: {error}")
+                self._keep(names, todo[:at])
+                self._errors[names[n]] = (self.attempts, f"{self.spec.name}: {error}")
                 raise Refused(f"{self.spec.name}: {error}", row=n) from None
             if taken and used + len(record) + ROOM > min(BYTES, limit):
                 break
@@ -177,12 +192,12 @@ class StandaloneDestination(Standalone, BatchDestination):
             taken.append(record)
         return taken
 
-    def _keep(self, records: Sequence[Record], rows: Sequence[int]) -> None:
-        self._written.update(records[n].id for n in rows)
+    def _keep(self, names: Sequence[Row], rows: Sequence[int]) -> None:
+        self._written.update(names[n] for n in rows)
 
     def _fail(
         self,
-        records: Sequence[Record],
+        names: Sequence[Row],
         sent: Sequence[int],
         last: Sequence[int],
         errors: Mapping[int, str],
@@ -191,12 +206,11 @@ class StandaloneDestination(Standalone, BatchDestination):
         """Ends a write after a message with errors. Raises Refused, or Unavailable if the record is to be sent again.
         `sent`: all rows that were sent; `last`: those of the message; `errors`: by number in it."""
         failed = {last[n] for n in errors}
-        self._keep(records, [n for n in sent if n not in failed])
+        self._keep(names, [n for n in sent if n not in failed])
         first = min(failed)
-        record = records[first]
-        times = self._errors.get(record.id, (0, ""))[0] + 1
+        times = self._errors.get(names[first], (0, ""))[0] + 1
         said = f"{self.spec.name}: {clip(errors[last.index(first)])}"
-        self._errors[record.id] = (times, said)
+        self._errors[names[first]] = (times, said)
         if alone and times < self.attempts:
             raise _Again(said)
         raise Refused(said, row=first)
@@ -257,7 +271,7 @@ class _Stream:
                 n = numbers.popleft()
                 left -= 1
                 if ack.error:
-                    errors[n] = ack.error
+                    errors[n] = self._client.hide(ack.error)
                 else:
                     self.written.append(n)
         return errors

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import orjson
 
+from conduit_tasks.connectors.hiding import Hide
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.logs import carried
 
@@ -36,10 +37,10 @@ _USUAL = frozenset(
 
 class LogLines:
     """Reads a pipe to its end, in a thread, and logs each line with the context of the thread that made this. `level`:
-    of lines that name none."""
+    of lines that name none; `hide`: hides secrets in them."""
 
-    def __init__(self, name: str, pipe: IO[Any], level: int = logging.WARNING) -> None:
-        self._name, self._pipe, self._level = name, pipe, level
+    def __init__(self, name: str, pipe: IO[Any], level: int = logging.WARNING, hide: Hide = str) -> None:
+        self._name, self._pipe, self._level, self._hide = name, pipe, level, hide
         self._kept: deque[str] = deque(maxlen=5)
         self._about = carried()
         self._thread = threading.Thread(target=self._run, name=f"log of {name}", daemon=True)
@@ -52,7 +53,7 @@ class LogLines:
 
     def take(self, line: bytes) -> None:
         """Logs a line that came in another way."""
-        text = line.decode(errors="replace").strip()
+        text = self._hide(line.decode(errors="replace").strip())
         if text:
             level, said = parsed(text, self._level)
             if level >= logging.INFO:

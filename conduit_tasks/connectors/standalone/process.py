@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from conduit_tasks.connectors.hiding import Hide
 from conduit_tasks.connectors.standalone.lines import LogLines
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.settings import settings
@@ -46,7 +47,7 @@ class Process:
     """A started connector. `target`: its address, as gRPC takes it. Raises Unavailable or ConfigError if it cannot be
     started, or does not say in time, in the one line that it has to print, where it serves."""
 
-    def __init__(self, file: Path, name: str, environment: dict[str, str]) -> None:
+    def __init__(self, file: Path, name: str, environment: dict[str, str], hide: Hide = str) -> None:
         self.name = name
         self._ended = threading.Lock()
         # A socket's path has 108 bytes at most, so it is not below a folder of ours.
@@ -82,7 +83,7 @@ class Process:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self.log = LogLines(name, _pipe(self._child.stderr))
+        self.log = LogLines(name, _pipe(self._child.stderr), hide=hide)
         try:
             self.target = self._handshake()
         except BaseException:
@@ -90,7 +91,7 @@ class Process:
             _pipe(self._child.stdout).close()
             raise
         # go-plugin's server goes on to write to stdout what the connector prints.
-        LogLines(name, _pipe(self._child.stdout), level=logging.INFO)
+        LogLines(name, _pipe(self._child.stdout), level=logging.INFO, hide=hide)
 
     def _handshake(self) -> str:
         line = self._first_line().strip()

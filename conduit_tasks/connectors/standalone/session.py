@@ -64,7 +64,7 @@ class Session:
         self.began = time.monotonic()
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self.client = Client(program.file, name, id)
+        self.client = Client(program.file, name, id, settled.hiding_of(config))
         try:
             configured(self.client, SIDE, config)
             self.kept = settled.tell(self.client, SIDE, kept, config)

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from conduit_tasks.connectors.hiding import Hide, hiding, password_of
 from conduit_tasks.connectors.standalone.client import Client
 from conduit_tasks.errors import ConfigError, Unavailable
 
@@ -59,6 +60,12 @@ def tell(client: Client, side: str, before: Kept | None, config: Mapping[str, st
             raise
         raise ConfigError(f"{error}; correct its settings, or what they name") from None
     return kept(config)
+
+
+def hiding_of(config: Mapping[str, str]) -> Hide:
+    """Returns a function that hides, in what a connector says, the settings that may be credentials, by their names,
+    and the passwords in URLs."""
+    return hiding([*(v for k, v in config.items() if _TELLING.search(k)), *map(password_of, config.values())])
 
 
 def _digest(salt: str, value: str) -> str:

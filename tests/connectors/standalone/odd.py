@@ -14,12 +14,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 
 from conduit_tasks.connectors.standalone.messages import message, method
 
-MODES = "good,crash,hang,open-hang,twice,large,unplaced,end,structured,child,env,stop-hang"
+MODES = "good,crash,hang,open-hang,twice,large,unplaced,end,structured,child,env,stop-hang,tells"
 
 
 class Odd:
@@ -50,6 +51,10 @@ class Odd:
         if self.config["mode"] == "child":
             child = subprocess.Popen(["sleep", "600"])
             self.note(child=child.pid)
+        if self.config["mode"] == "tells":
+            said = f"no login as {self.config['token']}, nor to db://u:{quote(self.config['token'], safe='')}@h"
+            print(said, file=sys.stderr, flush=True)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         print(
             json.dumps({"level": "warn", "message": "configured", "count": self.config.get("count")}), file=sys.stderr
         )
@@ -114,6 +119,12 @@ class Odd:
         while not Path(self.config["notes"] + ".acked").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def created(self, request: Any, context: Any) -> None:
+        self.note(created=dict(request.config)["mode"])
+
+    def updated(self, request: Any, context: Any) -> None:
+        self.note(updated=dict(request.config_after)["mode"])
+
     def stopped(self, request: Any, context: Any) -> Any:
         if self.config["mode"] == "stop-hang":
             time.sleep(600)
@@ -137,6 +148,8 @@ def serve(odd: Odd) -> None:
         },
         "connector.v2.DestinationPlugin": {
             "Configure": odd.configure,
+            "LifecycleOnCreated": odd.created,
+            "LifecycleOnUpdated": odd.updated,
             "Open": odd.open,
             "Run": odd.run_destination,
             "Stop": odd.stopped,

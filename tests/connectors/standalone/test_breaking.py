@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -216,6 +217,20 @@ def tell_acked(stream: Any, notes: Path) -> None:
     Path(f"{notes}.acked").touch()
 
 
+def test_a_connector_is_told_that_it_is_new_though_another_one_was_the_destination_before(notes: Path) -> None:
+    """Given the state that another connector has left, then this one is told that it is new; with its own, that its
+    settings have changed."""
+    made = destination("good", notes)
+    made.open({"config": {"salt": "a", "values": {"mode": "other"}, "digests": {}}, "of": "another"})
+    state = made.write(rows(1))
+    made.close()
+    later = destination("good", notes, count="7")
+    later.open(json.loads(json.dumps(state)))
+    later.close()
+    told = [name for each in noted(notes) for name in ("created", "updated") if name in each]
+    assert told == ["created", "updated"]
+
+
 def test_a_record_that_no_message_holds_is_refused_alone(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDUIT_CONNECTORS_MESSAGE", "10000")
     forget()
@@ -258,6 +273,24 @@ def test_a_connector_and_what_it_started_end_with_the_task_that_was_killed(home:
         host.kill()
 
 
+def opened(made: Any) -> Any:
+    return made.open(None)
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_secret_that_a_connector_tells_is_hidden_in_its_errors_and_log(
+    notes: Path, caplog: pytest.LogCaptureFixture, side: str
+) -> None:
+    secret = 'p@ss"word/1'
+    made = (source if side == "source" else destination)("tells", notes, token=secret)
+    begin = read if side == "source" else opened
+    with pytest.raises(ConduitError, match=r"no login as [*]{3}, nor to db://u:[*]{3}@h") as raised:
+        begin(made)
+    wait_until(lambda: "no login as ***" in caplog.text, "no line came")
+    for form in (secret, quote(secret, safe="")):
+        assert form not in f"{caplog.text} {raised.value}"
+
+
 def test_its_log_lines_become_ours(notes: Path, caplog: pytest.LogCaptureFixture) -> None:
     read(source("good", notes, count="2"))
     wait_until(lambda: any("configured count=2" in each.getMessage() for each in caplog.records), "no line came")
@@ -265,3 +298,26 @@ def test_its_log_lines_become_ours(notes: Path, caplog: pytest.LogCaptureFixture
     assert line.levelname == "WARNING"
     assert line.getMessage() == "standalone:odd: configured count=2"
     assert issubclass(Unavailable, ConduitError)
+
+
+def versions(*texts: str) -> Rows:
+    """Rows of one position, as of a row that has changed while it was read (`singer` names it by its key)."""
+    records = [Record(b"key", after=text.encode(), origin=ORIGIN) for text in texts]
+    return Rows(spool_batch([0] * len(records), range(len(records)), records), [ORIGIN], 1, 0, len(records) - 1)
+
+
+def test_records_of_one_id_are_told_apart_when_a_write_is_repeated(notes: Path) -> None:
+    """Given records of one position, of which the connector acked the first two before it died, then the others are
+    sent when it is opened again."""
+    made = destination("crash", notes)
+    made.limit = 60.0
+    made.open(None)
+    threading.Thread(target=tell_acked, args=(made._stream, notes), daemon=True).start()
+    given = [f"version {n}" for n in range(5)]
+    with pytest.raises(Unavailable, match="exit code 7"):
+        made.write(versions(*given))
+    made.config["mode"] = "good"
+    made.open(None)
+    made.write(versions(*given))
+    made.close()
+    assert [each["record"] for each in noted(notes) if "record" in each] == given

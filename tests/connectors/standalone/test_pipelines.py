@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -190,10 +192,15 @@ def test_a_holder_that_is_killed_leaves_no_gap(home: Path, programs: Path) -> No
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(read, "stage", stage)
-        for n in range(30):
-            play("p", f"run-{n}", retries=0)
+        deadline = time.monotonic() + 240
+        for n in count():
+            played = play("p", f"run-{n}", retries=0)
             if len(numbers(home)) == 300:
                 break
+            assert time.monotonic() < deadline, f"not all came: {played}"
+            if played.idle:
+                # It failed a moment ago, and is left alone until its delay is over.
+                time.sleep(0.1)
     # Then everything is there once, in order, and the connector was opened where it was acked
     assert numbers(home) == list(range(1, 301))
     opened = noted(notes, "open")
