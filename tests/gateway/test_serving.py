@@ -270,10 +270,10 @@ def test_a_stop_answers_what_was_taken_and_takes_nothing_more(
     gateway_home: Path, serving: Serving, stored: Stored
 ) -> None:
     write_pipeline(gateway_home)
-    gateway = serving()
+    gateway = serving("--body-timeout", "10m")
     host, port = gateway.address.split(":")
     # Given requests whose bodies are half sent
-    connections = [http.client.HTTPConnection(host, int(port), timeout=30) for _ in range(5)]
+    connections = [http.client.HTTPConnection(host, int(port), timeout=600) for _ in range(5)]
     for connection in connections:
         connection.putrequest("POST", "/ingest/p/web")
         connection.putheader("content-type", "application/json")
