@@ -1,4 +1,4 @@
-"""Several tasks write Parquet files and objects of S3. One of them is killed, or stands still while
+"""Several tasks write Parquet files, objects of S3 and commits of Delta. One of them is killed, or stands still while
 its shard is given to another, or Redis is killed before the first confirm (ADR 27)."""
 
 from __future__ import annotations
@@ -63,9 +63,19 @@ def in_s3(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
     return [json.loads(line) for each in data for line in each.splitlines()]
 
 
+def in_delta(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    # By hand, in the order of the commits.
+    lines = [line for path in sorted((home / "t/_delta_log").glob("*.json")) for line in path.read_text().splitlines()]
+    added = [log["add"]["path"] for log in map(json.loads, lines) if "add" in log]
+    return [row for path in added for row in pq.read_table(home / "t" / path).to_pylist()]
+
+
 TARGETS: dict[str, tuple[str, str, Read]] = {
     "parquet": ("file", 'path: out, format: parquet, rows-per-file: "20"', in_parquet),
     "s3": ("s3", 'bucket: faults, prefix: PREFIX, format: payload, records-per-object: "20", MOTO', in_s3),
+    "delta": ("delta", 'path: t, rows-per-commit: "20"', in_delta),
 }
 
 

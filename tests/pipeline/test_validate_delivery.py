@@ -185,6 +185,7 @@ def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
         ("file", "{path: o}", "writes in one place"),
         ("file", "{path: o, format: parquet}", ""),
         ("s3", "{bucket: b}", ""),
+        ("delta", "{path: t}", ""),
         ("log", "{}", "writes in one place"),
         ("sql", "{url: 'sqlite:///o.db', table: t}", "SQLite has one writer"),
         ("sql", "{url: 'postgresql://h/d', table: t}", ""),
