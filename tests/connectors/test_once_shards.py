@@ -85,26 +85,27 @@ def in_delta(home: Path, server: str) -> list[int]:
 TARGETS: dict[str, tuple[str, str, Callable[[Path, str], list[int]], Sequence[tuple[type, str]]]] = {
     "parquet": (
         "file",
-        'path: out, format: parquet, rows-per-file: "2", partition-by: colour',
+        'path: out, format: parquet, rows-per-file: "PIECE", partition-by: colour',
         in_parquet,
         [(ParquetShard, "open"), (ParquetFolder, "put")],
     ),
     "s3": (
         "s3",
-        'bucket: shards, prefix: "NUMBER/", format: payload, records-per-object: "2", MOTO',
+        'bucket: shards, prefix: "NUMBER/", format: payload, records-per-object: "PIECE", MOTO',
         in_s3,
         [(S3Destination, "_remove_unconfirmed"), (S3Destination, "_put")],
     ),
-    "delta": ("delta", 'path: t, rows-per-commit: "2"', in_delta, [(DeltaDestination, "_commit")]),
+    "delta": ("delta", 'path: t, rows-per-commit: "PIECE"', in_delta, [(DeltaDestination, "_commit")]),
 }
 """Name → plugin, settings, what is there, and operations at which it is killed."""
 
 
-def written(home: Path, target: str, server: str, order: str, tasks: int) -> None:
+def written(home: Path, target: str, server: str, order: str, tasks: int, piece: int = 2) -> None:
     plugin, settings, _, _ = TARGETS[target]
     moto = ", ".join(f'{name}: "{value}"' for name, value in json.loads(server).items())
     text = PIPELINE.replace("PLUGIN", plugin).replace("SETTINGS", settings)
     text = text.replace("NUMBER", home.name).replace("MOTO", moto).replace("ORDER", order)
+    text = text.replace("PIECE", str(piece))
     write_pipeline(home, "p", text.replace("TASKS", str(tasks)))
 
 
@@ -144,7 +145,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str
         if then == "Redis has lost everything":
             redis_server.flush()
         if then != "the same file":
-            written(this, target, server, "key", 1 + number % 3)
+            written(this, target, server, "key", 1 + number % 3, piece=3)
         in_child(run_on, then == "Redis has lost everything")
         found = sorted(TARGETS[target][2](this, server))
         if target == "delta" and then == "Redis has lost everything":
@@ -170,8 +171,8 @@ def test_a_kill_at_any_step_of_several_tasks_leaves_every_record_once(
     home: Path, redis_server: RedisServer, server: str, target: str
 ) -> None:
     """Given three tasks, and a death before any operation of theirs, then every record is there once when the next run
-    has ended: with the same file; with one that asks for another order and one to three tasks; and with Redis empty
-    (Delta: once or twice then)."""
+    has ended: with the same file; with one that asks for another order, one to three tasks and larger pieces; and
+    with Redis empty (Delta: once or twice then)."""
     # A test before this one may have used a library that no fork survives.
     forks = registry.destination_class(TARGETS[target][0]).forks
     tries = in_child(killed_at_each_step, target, home, redis_server.folder, server, forks=forks)
