@@ -1,4 +1,5 @@
-"""`tasks`: one HTTP destination by one and by eight Spark tasks, and what the broker keeps of 64.
+"""`tasks`: one HTTP destination by one and by eight Spark tasks; Parquet, Delta and S3 by one and two (`over_bulk`);
+and what the broker keeps of 64.
 
 The receiver answers each request after 50 ms; a task has 64 unconfirmed. So one task sends 1,280 a second at most,
 whatever its CPU is. The state is that of 64 shards as scattered as the engine lets them be: as many gaps in each as it
@@ -11,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import over_bulk
 from benchmarks.over_http import UNCONFIRMED, to_http
 from benchmarks.place import PIPELINE, Place, serving
 from benchmarks.receiver import receiving, summary
@@ -31,20 +33,22 @@ FEW = 16
 SHARDS = 64
 
 
-def run(place: Place, count: int, records: int) -> Result:
-    """`count` events, one request each; state and confirms of a micro-batch of `records`."""
+def run(place: Place, count: int, records: int, bulk: int) -> Result:
+    """`count` events, one request each; state and confirms of a micro-batch of `records`; `bulk` events in bulk."""
+    written, ratios, facts = over_bulk.run(place, bulk)
     place = replace(place, master=f"local[{TASKS}]")
-    rows, rates = [], {}
+    rows: list[list[object]] = []
+    rates = {}
     for unconfirmed, events in ((FEW, count // 4), (UNCONFIRMED, count)):
         for tasks in (1, TASKS):
             seconds, cpu = _delivered(place, events, tasks, unconfirmed)
             rates[unconfirmed, tasks] = events / seconds
-            rows.append([unconfirmed, tasks, seconds, round(events / seconds), cpu / events * 1e6])
+            rows.append(["http", unconfirmed, tasks, seconds, round(events / seconds), cpu / events * 1e6])
     size, took = _state(place, records)
     return Result(
-        f"tasks: HTTP that answers after {DELAY * 1_000:g} ms, {count:,} events",
-        ("unconfirmed per task", "tasks", "seconds", "events/s", "CPU s per M"),
-        rows,
+        f"tasks: HTTP that answers after {DELAY * 1_000:g} ms, {count:,} events; in bulk {bulk:,}",
+        ("to", "unconfirmed per task", "tasks", "seconds", "events/s", "CPU s per M"),
+        [*rows, *written],
         [
             Figure(
                 f"{TASKS} tasks / 1, {UNCONFIRMED} each",
@@ -54,11 +58,15 @@ def run(place: Place, count: int, records: int) -> Result:
                 " ×",
             ),
             Figure(f"{TASKS} tasks / 1, {FEW} each", rates[FEW, TASKS] / rates[FEW, 1], "≥", 7, " ×"),
+            *ratios,
             Figure(f"state of {SHARDS} shards, KB", size / 1_000, "≤", 64),
             Figure("confirm of a range, ms", took * 1_000, "≤", 1),
         ],
-        [f"State and confirms: a micro-batch of {records:,} records by key, every shard as scattered as it may be."],
-        {"events": count, "state": float(size), "confirm": took},
+        [
+            f"State and confirms: a micro-batch of {records:,} records by key, every shard as scattered as it may be.",
+            f"S3 is moto on the same cores: {facts['moto.1']:.1f} and {facts['moto.2']:.1f} s of CPU of its own.",
+        ],
+        {"events": count, "state": float(size), "confirm": took, **facts},
     )
 
 

@@ -120,6 +120,10 @@ class Breaker:
     """Seconds of `Retry-After` that count (`retry_after_max`)."""
 
 
+AUTO_TASKS = 16
+"""The most tasks of `parallelism: auto`: each of them has `max-unconfirmed` records on their way."""
+
+
 @dataclass(frozen=True)
 class Delivery:
     """Delivery options of a destination (T9 and DESIGN "The pipeline file"). Durations in seconds."""
@@ -144,8 +148,13 @@ class Delivery:
     """Attempts without progress before the micro-batch is bisected for a record that kills its worker (C10)."""
     park_keys: bool = False
     breaker: Breaker | None = None
-    parallelism: int = 1
-    """Tasks that deliver one micro-batch, at most."""
+    parallelism: int | Literal["auto"] = 1
+    """Tasks that deliver one micro-batch, at most; auto = Spark's default parallelism, up to `AUTO_TASKS`."""
+
+    @property
+    def most_tasks(self) -> int:
+        """Tasks that deliver one micro-batch, at most."""
+        return AUTO_TASKS if self.parallelism == "auto" else self.parallelism
 
 
 @dataclass(frozen=True)

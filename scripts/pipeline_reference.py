@@ -48,6 +48,7 @@ KINDS: list[tuple[Any, str]] = [
     (values.Duration, "duration (`10s`, `1h30m`)"),
     (values.Size, "size (`256MiB`)"),
     (values.Rate, "rate (`100/s`)"),
+    (values.Tasks, "number, `auto`"),
     (values.Settings, "map"),
     (values.Id, "id"),
     (values.Count, "number ≥ 0"),

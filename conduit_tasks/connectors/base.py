@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from conduit_tasks.connectors.rows import RowNumbers, Rows  # noqa: F401 - for connectors of other packages, too
+from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName  # noqa: F401 - for connectors of other packages, too
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
@@ -273,6 +273,10 @@ class BatchDestination(Listener, Owner):
         self.attempts = 1
         """Attempts at a record (`delivery.retry`), set by the engine, for a destination that has an outcome per record:
         it refuses a record when that has failed so often, and until then is Unavailable."""
+        self.shard: ShardName | None = None
+        """The shard of which all rows are, set by the engine if several tasks deliver the micro-batch. What an earlier
+        attempt at it wrote behind `Rows.through` is the destination's to remove; so is what was written of the same
+        micro-batch by a task that is not of this division: Redis has forgotten it."""
         self.still_ours: Callable[[], None] = _nobody_asks
         """Check of the lease, set by the engine; raises Fenced if the lease was lost. A destination that goes back to
         its state calls it once nobody else can write, before it changes anything: the state may be outdated by then
@@ -285,8 +289,10 @@ class BatchDestination(Listener, Owner):
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:
-        """Returns why one object alone may write at a time; "" if several processes may (`delivery.parallelism`): it
-        must then keep no state, and each write must leave those of the others alone."""
+        """Returns why one object alone may write at a time; "" if several processes may (`delivery.parallelism`).
+
+        With a `shard` it then keeps no state (`write` returns None), and each write leaves those of other shards alone.
+        """
         return "the connector writes in one place, one write after the other"
 
     def open(self, state: dict[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""Rows for a batch-wise destination, and the numbers that some of them have."""
+"""Rows for a batch-wise destination, the numbers that some of them have, and the shard that they may belong to."""
 
 from __future__ import annotations
 
@@ -36,6 +36,24 @@ class RowNumbers:
 
 
 @dataclass(frozen=True)
+class ShardName:
+    """Which of several tasks writes: shard `number` of `count` of a divided micro-batch (`delivery.parallelism`). `by`:
+    what a shard is of, `key`, `partition` or `none`."""
+
+    by: str
+    count: int
+    number: int
+
+    @property
+    def division(self) -> str:
+        """The same for all shards of a micro-batch: `k03`."""
+        return f"{self.by[0]}{self.count:02d}"
+
+    def __str__(self) -> str:
+        return f"{self.division}.{self.number:02d}"
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows for a batch-wise destination, in order, with the data needed to turn them into records.
 
@@ -55,6 +73,15 @@ class Rows:
     0 if the rows are not part of a micro-batch: records that are redriven, or written outside of a pipeline."""
     epoch: int = 0
     """Above 0 if a confirmed part of the micro-batch is delivered again on request."""
+    seqs: npt.NDArray[np.int64] | None = None
+    """Per row its seq, for a destination that writes one shard of a micro-batch."""
+    through: int = -1
+    """There, every record of the shard up to this seq is confirmed; what was written behind it is not. -1: none is."""
+
+    @property
+    def sealed(self) -> str:
+        """Name of the micro-batch in all lives of the pipeline; names of later ones sort behind it."""
+        return f"{self.seal:016d}-{self.micro_batch:010d}"
 
     def records(self) -> list[Record]:
         from conduit_tasks.record.schema import to_records

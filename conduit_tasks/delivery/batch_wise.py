@@ -64,6 +64,7 @@ class BatchWise:
         self._port = committer.port
         destination.still_ours = self._still_ours
         destination.limit = options.bulk_timeout
+        destination.shard = work.shard.name if work.shard is not None else None
         self._reading = Reading(work)
         self._order = InOrder(work, self._reading)
         self._policy = RetryPolicy(options)
@@ -160,6 +161,8 @@ class BatchWise:
         first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])
         work = self._work
         rows = Rows(chunk.batch, work.origins, work.micro_batch, first, last, numbers, work.seal, work.epoch)
+        if work.shard is not None:
+            rows = replace(rows, seqs=chunk.seqs, through=self._order.through)
         if self._bucket is not None:
             self._renewer.pause(self._bucket.reserve(chunk.rows))
 

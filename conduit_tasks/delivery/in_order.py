@@ -28,12 +28,21 @@ class InOrder:
         self._coming: Seqs = np.empty(0, np.int64)
         span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
         self._gaps = span.subtract(RangeSet.of(work.confirmed))
+        before = RangeSet(((0, work.first - 1),)) if work.first else RangeSet()
+        self._before = before.subtract(RangeSet.of(work.confirmed))
         self._voted = 0
 
     @property
     def confirmed(self) -> bool:
         """Whether the whole span is confirmed."""
         return not self._gaps
+
+    @property
+    def through(self) -> int:
+        """The last seq up to which everything of the micro-batch is confirmed; -1 if the first one is not."""
+        for first, _ in (*self._before, *self._gaps):
+            return first - 1
+        return self._last
 
     def coming(self, seqs: Seqs) -> None:
         """Notes the rows of a chunk, after every seq of the one before it was settled."""

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.connectors.rows import ShardName
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import data_bytes
@@ -40,6 +41,7 @@ class Shard:
 
     def __init__(self, by: str, count: int, number: int, manifest: SealedManifest) -> None:
         self.by, self.count, self.number = by, count, number
+        self.name = ShardName(by, count, number)
         self.total = manifest.total
         self.columns = ("slice", "n", *(("key", "shape") if by == "key" else ()))
         self._shard_of_slice = shards_of_slices(manifest, count) if by == "partition" else None

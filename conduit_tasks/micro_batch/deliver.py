@@ -48,12 +48,13 @@ def deliver_destination(
     cleared: bool,
     progress: Callable[..., None],
     draining: Draining | None = None,
+    parallelism: Callable[[], int] = lambda: 1,
 ) -> Ended:
     """Delivers what is sealed and, in a run that drains, what the other nodes of that run bring.
 
     `cleared`: this run's task was cleared. If it had succeeded, what it confirmed is sent again first; if it had
-    failed, it merely resumes. `progress` is called for every micro-batch. Raises LeaseHeld after `wait` seconds,
-    Unavailable (the destination is down and waits), PipelineStopped, Fenced.
+    failed, it merely resumes. `progress` is called for every micro-batch. `parallelism`: Spark's default. Raises
+    LeaseHeld after `wait` seconds, Unavailable (the destination is down and waits), PipelineStopped, Fenced.
     """
     destination = context.pipeline.destination(destination_id)
     lease = _lease(
@@ -63,7 +64,9 @@ def deliver_destination(
         return left_to_the_next(context, destination.id, run, lease)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), extend_visibility(context):
-        drain = Drain(context, destination, lease, run_all, run, progress, marker, draining, at_once=cleared)
+        drain = Drain(
+            context, destination, lease, run_all, run, progress, marker, draining, parallelism, at_once=cleared
+        )
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):
             drain.redeliver()
@@ -121,6 +124,7 @@ class Drain:
     progress: Callable[..., None]
     marker: Marker
     draining: Draining | None = None
+    parallelism: Callable[[], int] = lambda: 1
     done: int = 0
     at_once: bool = False
     """Whether the first micro-batch is tried although the breaker is open."""
@@ -157,7 +161,8 @@ class Drain:
             if state.division is not None and (why := writes_alone(destination)):
                 self._merge(state.division, why)
                 continue
-            self._deliver(cursor + 1, division=division_of(self.context, destination, self.lease, state))
+            division = division_of(self.context, destination, self.lease, state, self.parallelism)
+            self._deliver(cursor + 1, division=division)
             broker.runs.ring("delivered")
 
     def redeliver(self) -> None:

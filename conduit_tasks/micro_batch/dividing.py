@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.registry import destination_class
@@ -10,6 +10,7 @@ from conduit_tasks.delivery.shard import partitions
 from conduit_tasks.delivery.work import DeliveryReport, add
 from conduit_tasks.errors import ConduitError, Fenced, Unavailable
 from conduit_tasks.micro_batch.numbering import matched_of
+from conduit_tasks.micro_batch.size import of_micro_batch
 from conduit_tasks.pipeline.parallel import of_class, one_task
 
 if TYPE_CHECKING:
@@ -23,11 +24,18 @@ LEAST = 100
 """The least records per task: for fewer, its start costs more than it gains."""
 
 
-def division_of(context: Context, destination: Destination, lease: Lease, state: DeliveryState) -> Division | None:
+def division_of(
+    context: Context,
+    destination: Destination,
+    lease: Lease,
+    state: DeliveryState,
+    parallelism: Callable[[], int] = lambda: 1,
+) -> Division | None:
     """Returns the division of the micro-batch behind the cursor, fixed in the broker; None: one task delivers it.
 
     One that was begun divided, or undivided, is finished so (see `writes_alone`). Costs nothing where the file asks for
-    one task. Raises Fenced, PipelineStopped.
+    one task. `parallelism`: Spark's default, asked if the file leaves the number to it (`auto`). Raises Fenced,
+    PipelineStopped.
     """
     if state.division is not None:
         return state.division
@@ -38,9 +46,16 @@ def division_of(context: Context, destination: Destination, lease: Lease, state:
     if broker.redrives.parked(destination.id):
         # Keys that wait from before: later records of them have to be seen by one task.
         return None
-    manifest = context.spool.read_sealed(broker.micro_batches.get(number).manifest)
+    found = broker.micro_batches.get(number)
+    auto = delivery.parallelism == "auto"
+    if auto and of_micro_batch(found, context.pipeline).small():
+        # Without Spark, one process is sooner done than several are begun.
+        return None
+    manifest = context.spool.read_sealed(found.manifest)
     matched = matched_of(context, manifest, destination)
-    count = _tasks(delivery.parallelism, delivery.order_by, manifest, matched)
+    count = _tasks(delivery.most_tasks, delivery.order_by, manifest, matched)
+    if auto and count > 1:
+        count = max(1, min(count, parallelism()))
     if count == 1:
         return None
     return broker.shards.divide(destination.id, number, lease.token, by=delivery.order_by, count=count, matched=matched)

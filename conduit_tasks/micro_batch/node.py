@@ -45,6 +45,7 @@ def work_through(
     progress: Callable[..., None] = lambda **_: None,
     warm: Callable[[], None] = lambda: None,
     begin: Callable[[], None] | None = None,
+    parallelism: Callable[[], int] = lambda: 1,
 ) -> Ended:
     """Works through micro-batches as `sources.<id>`, `processors` or `destinations.<id>` until the run has drained.
 
@@ -52,13 +53,13 @@ def work_through(
     called for every micro-batch, unless the run lasts, and every few seconds with how far the node is. `warm`: makes
     ready what the first micro-batch needs, if the run lasts and the work is not done in the driver. `begin`: begins
     Spark's start and does not wait for it; called once work is in sight that is not small. None if there is nothing to
-    begin. Raises LeaseHeld, Unavailable (a destination is down and waits), PipelineStopped, Fenced, SourceError,
-    SpoolError.
+    begin. `parallelism`: Spark's default, for destinations that ask for as many tasks. Raises LeaseHeld, Unavailable (a
+    destination is down and waits), PipelineStopped, Fenced, SourceError, SpoolError.
     """
     foresight = Foresight(context, Node(node), begin)
     foresight.look()
     with closing(Draining(context, run, limit, foresight=foresight)) as draining:
-        return _Node(context, Node(node), run, run_all, draining, cleared, progress).through(warm)
+        return _Node(context, Node(node), run, run_all, draining, cleared, progress, parallelism).through(warm)
 
 
 @dataclass
@@ -72,6 +73,7 @@ class _Node:
     draining: Draining
     cleared: bool
     progress: Callable[..., None]
+    parallelism: Callable[[], int]
 
     def through(self, warm: Callable[[], None]) -> Ended:
         lasts = self.draining.lasts()
@@ -123,6 +125,7 @@ class _Node:
             cleared=self.cleared,
             progress=progress,
             draining=draining,
+            parallelism=self.parallelism,
         )
 
 

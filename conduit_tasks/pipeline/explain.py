@@ -46,7 +46,7 @@ def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
 
 
 def _tasks(destination: Destination, connector: type | None) -> int:
-    return 1 if one_task(destination, connector) else destination.delivery.parallelism
+    return 1 if one_task(destination, connector) else destination.delivery.most_tasks
 
 
 def explain_text(pipeline: Pipeline, *, connectors: bool = True) -> str:

@@ -143,12 +143,15 @@ def _order(destination: Destination, connector: type | None) -> str:
 
 def _tasks(destination: Destination, connector: type | None) -> str:
     """Returns how many tasks deliver, if the file asks for several: none of them waits for another."""
-    most = destination.delivery.parallelism
-    if most == 1:
+    asked, most = destination.delivery.parallelism, destination.delivery.most_tasks
+    if asked == 1:
         return ""
     if why := one_task(destination, connector):
-        return f"; by one task, though parallelism is {most}: {why}"
-    return f"; by up to {most} tasks beside each other, a lane by one of them"
+        return f"; by one task, though parallelism is {asked}: {why}"
+    text = f"; by up to {most} tasks beside each other, a lane by one of them"
+    if asked == "auto":
+        text += ": as many as Spark's default parallelism when the micro-batch is begun (auto), one if it is small"
+    return text
 
 
 def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
@@ -170,8 +173,8 @@ def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
         dedupe = "a receiver of this pipe drops repeated numbers (docs/pipes.md); ids do not change either (T8)"
     unconfirmed = f"{delivery.max_unconfirmed} unconfirmed record{'s' if delivery.max_unconfirmed > 1 else ''}"
     text = f"after a crash: at most {unconfirmed}, and up to {UNTOLD:,} whose answers the broker was not told yet"
-    if delivery.parallelism > 1 and not one_task(destination, connector):
-        text += f", of each of up to {delivery.parallelism} tasks"
+    if delivery.most_tasks > 1 and not one_task(destination, connector):
+        text += f", of each of up to {delivery.most_tasks} tasks"
     if delivery.retry:
         text += f"; a send that timed out after {format_duration(delivery.timeout)} but did arrive is repeated"
     return text, dedupe

@@ -28,6 +28,7 @@ from conduit_tasks.pipeline.values import (
     Rate,
     Settings,
     Size,
+    Tasks,
     as_list,
     as_words,
 )
@@ -140,9 +141,10 @@ class DeliveryKeys(Keys):
     """Whether later records of a key are parked after a dead letter of that key (X4)."""
     breaker: BreakerKeys | None = None
     """Circuit breaker of the destination; absent = none."""
-    parallelism: Annotated[int, Field(gt=0, le=64)] = 1
+    parallelism: Tasks = 1
     """Spark tasks that deliver one micro-batch to the destination side by side, 64 at most. Each sends the records of
-    its own keys, partitions, or stretches (`order-by`)."""
+    its own keys, partitions, or stretches (`order-by`). `auto`: as many as Spark's default parallelism, 16 at most, if
+    the order allows several and the micro-batch is not small."""
 
     def effective(self) -> DeliveryKeys:
         """Returns a copy with the defaults of the pipe for options that the file does not set."""

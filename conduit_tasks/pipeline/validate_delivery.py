@@ -50,8 +50,10 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Find
         )
     if delivery.breaker is not None:
         _check_breaker(delivery, report, (*path, "breaker"))
-    if delivery.parallelism > 1 and (why := reason(delivery, bool(connector.processors))):
-        report.add("E209", (*path, "parallelism"), f"one task delivers here: {why.says}", why.hint)
+    if delivery.parallelism != 1 and (why := reason(delivery, bool(connector.processors))):
+        # What is asked for is refused; auto takes what there is.
+        code = "W202" if delivery.parallelism == "auto" else "E209"
+        report.add(code, (*path, "parallelism"), f"one task delivers here: {why.says}", why.hint)
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
     if not delivery.retry and delivery.guarantee != "at-most-once":

@@ -190,9 +190,9 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             "forget what was sent in its last second, which is then sent twice",
             "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
         )
-    if delivery.parallelism > 1 and (why := of_class(cls, connector.settings)):
+    if delivery.parallelism != 1 and (why := of_class(cls, connector.settings)):
         report.add(
-            "E211",
+            "W202" if delivery.parallelism == "auto" else "E211",
             (*path, "delivery", "parallelism"),
             f"one task delivers to '{connector.plugin}': {why}",
             "remove parallelism; destinations beside each other have tasks of their own",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -15,6 +15,9 @@ from pydantic_core import PydanticCustomError
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.names import ID_PATTERN
 from conduit_tasks.record.units import parse_duration, parse_per, parse_rate, parse_size
+
+MOST_TASKS = 64
+"""Tasks that deliver one micro-batch to a destination, at most: all shards have their state in one hash of Redis."""
 
 
 def reads(parse: Callable[[Any], Any]) -> BeforeValidator:
@@ -66,6 +69,16 @@ def as_words(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def as_tasks(value: Any) -> int | str:
+    """Returns a number of tasks, or `auto`. Raises ConfigError."""
+    if value == "auto":
+        return "auto"
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= MOST_TASKS:
+        raise ConfigError(f"tasks are a whole number, more than 0 and {MOST_TASKS} at most, or auto; not '{value}'")
+    return int(text)
+
+
 Duration = Annotated[
     float,
     reads(parse_duration),
@@ -89,6 +102,12 @@ Per = Annotated[
     tuple[int, float],
     reads(parse_per),
     WithJsonSchema({"type": "string", "examples": ["5/h", "100/30m"]}),
+]
+
+Tasks = Annotated[
+    int | Literal["auto"],
+    reads(as_tasks),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_TASKS}, {"const": "auto"}]}),
 ]
 
 Settings = Annotated[dict[str, str], reads(flatten), WithJsonSchema({"type": "object"})]

@@ -52,7 +52,16 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ending_in_order
     from conduit_tasks.spark.local import WorkerLost
-    from conduit_tasks.spark.session import foresees, interrupt, lost, prepare, run_all, warm, work_for
+    from conduit_tasks.spark.session import (
+        foresees,
+        interrupt,
+        lost,
+        parallelism,
+        prepare,
+        run_all,
+        warm,
+        work_for,
+    )
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
@@ -86,6 +95,7 @@ def main(argv: list[str] | None = None) -> int:
                 progress=lambda **fields: event("progress", node=options.node, **fields),
                 warm=warm,
                 begin=foresees(),
+                parallelism=parallelism,
             )
     except errors.Unavailable as error:
         event("waiting", reason=str(error), **where)

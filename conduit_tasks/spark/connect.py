@@ -53,6 +53,7 @@ class ConnectExecutors:
         self._opening = threading.Lock()
         self._lock: Path | None = None
         self._cleared: set[str] = set()
+        self._parallelism: int | None = None
 
     def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         with self._speaking():
@@ -60,6 +61,16 @@ class ConnectExecutors:
             self._begin(spark)
             going_on()
             return run_pieces(spark, Pieces(function, pieces, str(self._lock) if self._lock else None))
+
+    def parallelism(self) -> int:
+        # Asked once: no client of a server is told of the cores that come and go.
+        if self._parallelism is None:
+            with self._speaking():
+                spark = self._session("")
+                self._begin(spark)
+                parts = spark.range(1 << 16).selectExpr("spark_partition_id() AS part").agg({"part": "max"})
+                self._parallelism = 1 + int(parts.collect()[0][0])
+        return self._parallelism
 
     def warm(self) -> None:
         from conduit_tasks.spark.session import nothing

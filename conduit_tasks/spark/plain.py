@@ -50,6 +50,9 @@ class PlainExecutors:
         going_on()
         return list(sc.parallelize(pieces, len(pieces)).map(function).collect())
 
+    def parallelism(self) -> int:
+        return int(context().defaultParallelism)
+
     def warm(self) -> None:
         from conduit_tasks.spark.session import nothing
 

@@ -46,6 +46,9 @@ class Executors(Protocol):
         """Runs a first job, so that later ones need not wait for Spark's start. Does not disturb the holder of the
         node's lease."""
 
+    def parallelism(self) -> int:
+        """Returns Spark's default parallelism: the number of cores that it has, unless it was set."""
+
     def session(self) -> SparkSession:
         """Returns the SQL session of this node, with views and settings of its own."""
 
@@ -126,6 +129,12 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
         if _local is not None:
             _say("work that is not small is done in Spark")
         return executors().run_all(work, list(pieces))
+
+
+def parallelism() -> int:
+    """Returns Spark's default parallelism; starts Spark if it does not run yet."""
+    with job():
+        return executors().parallelism()
 
 
 @cache

@@ -40,6 +40,7 @@ def check_http(facts: dict[str, Any]) -> None:
 def check_tasks(facts: dict[str, Any]) -> None:
     assert facts["events"] == EVENTS
     assert facts["state"] <= 64_000
+    assert {facts[f"{kind}.{tasks}"] for kind in ("parquet", "delta", "s3") for tasks in (1, 2)} == {EVENTS}
 
 
 def check_kafka(facts: dict[str, Any]) -> None:

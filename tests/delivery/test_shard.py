@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.connectors.rows import Rows
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.shard import Shard, key_hashes, partitions
+from conduit_tasks.errors import Refused
 from conduit_tasks.record.record import Data, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool.manifest import PartFile, SealedManifest, SliceEntry
+from conduit_tasks.topology import Delivery
+from tests.delivery.fakes import FakePort, Tape, work_of
 
 ORDERS = ("key", "partition", "none")
 
@@ -137,3 +143,41 @@ def test_only_files_that_hold_records_of_the_shard_are_read(by: str) -> None:
     found = [[file.path for file in Shard(by, 2, n, manifest).files(files)] for n in range(2)]
     assert found == ([["0"], ["1", "2"]] if by == "partition" else [["0", "1"], ["1", "2"]])
     assert len(Shard("key", 2, 0, manifest).files(files)) == 4
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    total=st.integers(1, 300),
+    confirmed=st.sets(st.integers(0, 299), max_size=40),
+    bad=st.sets(st.integers(0, 299), max_size=4),
+    span=st.tuples(st.integers(0, 299), st.integers(0, 299)) | st.none(),
+)
+def test_a_destination_hears_with_each_write_which_shard_it_is_and_up_to_where_that_is_confirmed(
+    total: int, confirmed: set[int], bad: set[int], span: tuple[int, int] | None
+) -> None:
+    """Given seqs that were confirmed before, anywhere, and records that are refused, in a piece of the micro-batch or
+    in all of it, then nothing below what it hears is open, and the seq behind it is."""
+    shard = Shard("none", 2, 1, sealed([("", total)]))
+    port = FakePort(total, list(range(total)))
+    port.confirmed = RangeSet.of((s, s) for s in confirmed if s < total)
+
+    class Hears(Tape):
+        def open(self, state: dict[str, Any] | None) -> None:
+            assert state is None
+
+        def write(self, rows: Rows) -> None:
+            assert str(self.shard) == "n02.01"
+            left = RangeSet(((0, total - 1),)).subtract(port.confirmed)
+            assert rows.through == next(iter(left))[0] - 1
+            assert rows.seqs is not None
+            assert rows.seqs.tolist() == [int(record.position) for record in rows.records()]
+            if bad & set(rows.seqs.tolist()):
+                raise Refused("constraint failed")
+
+    some = tuple(sorted(min(seq, total - 1) for seq in span)) if span is not None else None
+    deliver(work_of(port, shard=shard, span=some), Hears(), port, Delivery())
+    first, last = some or (0, total - 1)
+    assert port.confirmed.subtract(RangeSet(((first, last),))) == RangeSet.of(
+        (s, s) for s in confirmed if s < total and not first <= s <= last
+    )
+    assert not RangeSet(((first, last),)).subtract(port.confirmed)

@@ -54,7 +54,7 @@ WINDOW = """
 """
 
 
-def pipeline(home: Path, url: str, *, order: str = "key", tasks: int = 3, more: str = "") -> None:
+def pipeline(home: Path, url: str, *, order: str = "key", tasks: int | str = 3, more: str = "") -> None:
     text = PIPELINE.replace("URL", url).replace("ORDER", order).replace("TASKS", str(tasks))
     write_pipeline(home, "p", text + more)
 

@@ -82,6 +82,21 @@ def test_a_worker_that_is_killed_is_followed_by_another_attempt_at_its_shard_alo
     assert delivered["tasks"] == TASKS
 
 
+def test_a_destination_that_leaves_it_to_spark_has_as_many_tasks_as_there_are_cores(
+    quick: Path, receiver: Receiver, applications: Callable[..., Application], environment: dict[str, str]
+) -> None:
+    pipeline(quick, receiver.url, tasks="auto")
+    lanes(quick / "data", 1_200)
+    sealed()
+    application = applications(
+        "p", "destinations.to", environment={**environment, "CONDUIT_SMALL_RECORDS": "0", "CONDUIT_SMALL_BYTES": "0"}
+    )
+    assert application.wait() == 0, application.log.read_text()[-3000:]
+    [delivered] = [event for event in application.events() if event.get("delivered")]
+    assert delivered["tasks"] == TASKS
+    all_there(receiver, 1_200)
+
+
 @pytest.mark.proves("C10")
 def test_a_driver_that_is_killed_is_followed_by_the_next_run(
     quick: Path, receiver: Receiver, applications: Callable[..., Application], environment: dict[str, str]

@@ -65,6 +65,15 @@ def test_tasks_beside_each_other_are_told_with_what_they_do_to_order_window_and_
     assert "tasks" not in about["windows"][about["edges"][-1]["target"]]
 
 
+def test_tasks_that_are_left_to_spark_are_told_with_their_limit(files: Files) -> None:
+    text = files.with_pipeline(destination="delivery: {parallelism: auto, order-by: key}")
+    parquet = text.replace("settings: {path: out.txt}", "settings: {path: out, format: parquet}")
+    order = explain(files.load(parquet).pipelines[0])["edges"][-1]["order"]
+    assert "by up to 16 tasks beside each other, a lane by one of them: as many as Spark's default parallelism" in order
+    order = explain(files.load(text).pipelines[0])["edges"][-1]["order"]
+    assert "by one task, though parallelism is auto: the connector writes in one place" in order
+
+
 def test_dropping_is_said_to_lower_the_guarantee(files: Files) -> None:
     text = files.with_pipeline("dead-letter-queue: {plugin: builtin:log, window-size: 0}")
     about = explain(files.load(text).pipelines[0], connectors=False)

@@ -67,6 +67,9 @@ from tests.pipeline.test_validate import DESTINATION_LINE, Only
         ),
         ("delivery: {parallelism: 0}", "E103", "more than 0"),
         ("delivery: {parallelism: 65}", "E103", "64"),
+        ("delivery: {parallelism: many}", "E103", "or auto; not 'many'"),
+        ("delivery: {parallelism: true}", "E103", "or auto"),
+        ("delivery: {parallelism: auto, pipe: resend}", "W202", "has one record on its way in all"),
     ],
 )
 def test_contradictory_delivery_options_are_found(only: Only, files: Files, keys: str, code: str, says: str) -> None:
@@ -183,7 +186,9 @@ def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
     ("plugin", "settings", "says"),
     [
         ("file", "{path: o}", "writes in one place"),
-        ("s3", "{bucket: b}", "writes in one place"),
+        ("file", "{path: o, format: parquet}", ""),
+        ("s3", "{bucket: b}", ""),
+        ("delta", "{path: t}", ""),
         ("log", "{}", "writes in one place"),
         ("sql", "{url: 'sqlite:///o.db', table: t}", "SQLite has one writer"),
         ("sql", "{url: 'postgresql://h/d', table: t}", ""),
@@ -203,6 +208,15 @@ def test_several_tasks_are_taken_by_destinations_that_can_have_them(
     found = files.load(text, plugins=True).findings
     assert [f.code for f in found] == (["E211"] if says else [])
     assert says in (found[0].message if found else "")
+
+
+def test_as_many_tasks_as_there_can_be_are_one_without_an_error_where_there_can_be_one(files: Files) -> None:
+    text = files.with_pipeline(destination="delivery: {parallelism: auto}")
+    [found] = files.load(text, plugins=True).findings
+    assert found.code == "W202"
+    assert "writes in one place" in found.message
+    parquet = text.replace("settings: {path: out.txt}", "settings: {path: out, format: parquet}")
+    assert files.load(parquet, plugins=True).findings == []
 
 
 @pytest.mark.proves("B8", "T7")

@@ -71,6 +71,21 @@ def test_a_session_is_found_again_by_the_next_process_and_another_one_taken_once
     assert session_of("a")[0] == again
 
 
+def test_the_default_parallelism_is_that_of_the_server_and_is_asked_once(
+    connected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.spark import session
+    from conduit_tasks.spark.connect import ConnectExecutors
+
+    own = session.executors()
+    assert isinstance(own, ConnectExecutors)
+    executors = ConnectExecutors(str(own.address), "a", "destinations.to")
+    cores = str(executors.session().conf.get("spark.master")).removeprefix("local[").split(",")[0].removesuffix("]")
+    assert executors.parallelism() == int(cores)
+    monkeypatch.setattr(executors, "_session", None)
+    assert executors.parallelism() == int(cores)
+
+
 def test_a_wrong_token_is_named_as_what_it_is(connected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from conduit_tasks.errors import ConfigError
     from conduit_tasks.spark import session

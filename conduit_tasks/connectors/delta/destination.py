@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -10,16 +12,29 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
-from conduit_tasks.connectors.rows import RowNumbers, Rows
+from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
+CONFLICTS = 10
+"""Further attempts at a commit of a shard after others came first, besides those of the library (15), which need no new
+look at the table."""
+
+
+class _Conflict(Unavailable):
+    """Another writer changed the table at the same moment."""
+
+
 class DeltaDestination(BatchDestination):
     """Stores the number of the last row in the commit of the rows, as `txn` of its own application id (Delta protocol,
     "Transaction identifiers"): a repeated write is skipped, and only one of two writers commits (B8, O5).
+
+    A shard (`delivery.parallelism`) has two application ids of its own: `conduit/<pipeline>/<destination>/<shard>/seal`
+    says of which micro-batch its last commit was, `…/<shard>/records` how far in it. If another shard changed the table
+    at the same moment, the commit is made again.
     """
 
     effectively_once = True
@@ -60,6 +75,10 @@ class DeltaDestination(BatchDestination):
         self._by = options.words(self.settings, "partition-by")
         self._table: Any = None
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
+
     def open(self, state: dict[str, Any] | None) -> None:
         from conduit_tasks.connectors.delta.log import library
 
@@ -82,17 +101,34 @@ class DeltaDestination(BatchDestination):
         from conduit_tasks.connectors.arrow_rows import written_rows
 
         table = written_rows(rows, self.settings["rows"])
-        transactions = []
+        if self.shard is None:
+            self._append(rows, table)
+            return None
+        for n in range(CONFLICTS):
+            try:
+                self._append(rows, table)
+                return None
+            except _Conflict:
+                # Columns that another shard added, or a commit of an earlier attempt at this one, are seen from now on.
+                time.sleep(random.uniform(0, 0.05 * 2 ** min(n, 5)))
+                self.open(None)
+        self._append(rows, table)
+        return None
+
+    def _append(self, rows: Rows, table: pa.Table) -> None:
+        """Commits the rows that are not there yet. Raises Refused, Unavailable."""
+        transactions: list[Any] = []
         if self._table is None:
             self._create(self._fitting(table))
         if rows.numbers is not None:
             had, transaction = self._advance(rows.numbers)
             table = table.slice(had)
-            if not table.num_rows:
-                return None
             transactions.append(transaction)
-        self._commit(self._fitting(table), transactions)
-        return None
+        elif self.shard is not None:
+            had, transactions = self._advance_shard(self.shard, rows)
+            table = table.slice(had)
+        if table.num_rows:
+            self._commit(self._fitting(table), transactions)
 
     def _advance(self, numbers: RowNumbers) -> tuple[int, Any]:
         """Returns the number of rows that the table has already, and the transaction that records the others."""
@@ -101,6 +137,19 @@ class DeltaDestination(BatchDestination):
         application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
         had, last = numbers.received(self._table.transaction_version(application) or 0)
         return had, library().Transaction(application, last)
+
+    def _advance_shard(self, shard: ShardName, rows: Rows) -> tuple[int, list[Any]]:
+        """As `_advance`, for rows of a shard, by their seqs."""
+        from conduit_tasks.connectors.delta.log import library
+
+        transaction, seqs = library().Transaction, rows.seqs
+        assert seqs is not None
+        of = f"conduit/{self.pipeline}/{self.connector}/{shard}"
+        seal, records = f"{of}/seal", f"{of}/records"
+        had = 0
+        if self._table.transaction_version(seal) == rows.seal:
+            had = int((seqs < (self._table.transaction_version(records) or 0)).sum())
+        return had, [transaction(seal, rows.seal), transaction(records, rows.last + 1)]
 
     def _fitting(self, table: pa.Table) -> pa.Table:
         """Returns the rows in the table's own types. New columns without any value have no type, and are left out."""
@@ -162,6 +211,8 @@ class DeltaDestination(BatchDestination):
             )
         except deltalake.exceptions.SchemaMismatchError as error:
             raise Refused(f"the rows do not fit the table: {error}") from None
+        except deltalake.exceptions.CommitFailedError as error:
+            raise _Conflict(str(self._unavailable(error))) from None
         except (OSError, deltalake.exceptions.DeltaError) as error:
             raise self._unavailable(error) from None
 

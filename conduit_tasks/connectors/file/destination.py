@@ -21,6 +21,7 @@ from conduit_tasks.spool.durable import make_folders, sync_folder
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
+    from conduit_tasks.connectors.file.parquet_shards import ParquetShard
 
 FORMS = ("payload", "opencdc")
 """Forms of a row of a table, as `arrow_rows.FORMS`, which is not imported before there is something to write."""
@@ -80,6 +81,15 @@ class FileDestination(BatchDestination):
         if self.format == "parquet":
             self.chunk = options.integer(self.settings, "rows-per-file", least=1)  # type: ignore[misc]  # its own
         self._folder: ParquetFolder | None = None
+        self._one: ParquetShard | None = None
+        """Writer of the shard, if this is one of several tasks."""
+        self._tidy = ""
+        """Micro-batch of which the folder has nothing that several tasks have left."""
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Lines are appended to one file; of Parquet each write has files of its own."""
+        return "" if settings.get("format") == "parquet" else super().one_task(settings)
 
     @property
     def path(self) -> Path:
@@ -99,8 +109,15 @@ class FileDestination(BatchDestination):
             from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
 
             by = self._me if self.pipeline else "part"
-            self._folder = ParquetFolder(path, by, self._by, self.still_ours)
-            self._folder.open(state)
+            self._folder, self._tidy = ParquetFolder(path, by, self._by, self.still_ours), ""
+            if self.shard is not None:
+                from conduit_tasks.connectors.file.parquet_shards import ParquetShard
+
+                # The same one again: it knows which write of its own has failed.
+                self._one = self._one or ParquetShard(self._folder, self.shard)
+                self._one.open(state)
+            else:
+                self._folder.open(state)
             return
         with alone(path, self.close, self._unavailable):
             make_folders(path.parent)
@@ -167,12 +184,17 @@ class FileDestination(BatchDestination):
             f"{self.path} {what}: it was shortened or replaced. Put it back, or move it away to begin a new one"
         )
 
-    def write(self, rows: Rows) -> dict[str, Any]:
+    def write(self, rows: Rows) -> dict[str, Any] | None:
         """Appends every row, durably. Raises Refused if one cannot be a line or a row, Unavailable."""
         if self._folder is not None:
             from conduit_tasks.connectors.arrow_rows import written_rows
 
-            return self._folder.write(written_rows(rows, self.settings["rows"]))
+            table = written_rows(rows, self.settings["rows"])
+            if self._one is not None:
+                self._one.write(table, rows)
+                return None
+            self._tidied(self._folder, rows)
+            return self._folder.write(table)
         from conduit_tasks.connectors.file.lines import lines
 
         assert self._fd is not None, "open comes first"
@@ -196,6 +218,18 @@ class FileDestination(BatchDestination):
             "crc": guard,
         }
 
+    def _tidied(self, folder: ParquetFolder, rows: Rows) -> None:
+        """Removes what several tasks left of a micro-batch that one task delivers, as Redis has forgotten them."""
+        if not rows.seal or rows.epoch or rows.sealed == self._tidy:
+            return
+        from conduit_tasks.connectors.file.parquet_shards import Shards
+
+        try:
+            Shards(folder, None).tidy(rows.sealed)
+        except OSError as error:
+            raise self._unavailable(error) from error
+        self._tidy = rows.sealed
+
     def _append(self, data: memoryview, at: int) -> int:
         assert self._fd is not None
         done = 0
@@ -217,6 +251,8 @@ class FileDestination(BatchDestination):
         return Unavailable(f"{self.path} cannot be written: {error.strerror}; {todo}, and delivery goes on")
 
     def close(self) -> None:
+        if self._one is not None:
+            self._one.close()
         if self._folder is not None:
             self._folder.close()
             self._folder = None

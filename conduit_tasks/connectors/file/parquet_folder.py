@@ -59,10 +59,10 @@ class ParquetFolder:
     """
 
     def __init__(self, folder: Path, by: str, partition_by: Sequence[str], still_ours: Callable[[], None]) -> None:
-        self._folder, self._partition_by, self._still_ours = folder, tuple(partition_by), still_ours
+        self.folder, self._partition_by, self.still_ours = folder, tuple(partition_by), still_ours
         self._by = by
-        self._name = re.sub(r"[^A-Za-z0-9_.-]", "_", by.replace("/", ".", 1))
-        self._path = folder / f".{self._name}.conduit"
+        self.name = re.sub(r"[^A-Za-z0-9_.-]", "_", by.replace("/", ".", 1))
+        self._path = folder / f".{self.name}.conduit"
         self._lock: int | None = None
         self._ledger = Ledger(0, [])
         self._n = 0
@@ -70,12 +70,12 @@ class ParquetFolder:
     def open(self, state: dict[str, Any] | None) -> None:
         """Removes files that were not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
         self.close()
-        with alone(self._folder, self.close, self._unavailable):
-            make_folders(self._folder)
-            self._lock = os.open(self._folder / f".{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with alone(self.folder, self.close, self.unavailable):
+            make_folders(self.folder)
+            self._lock = os.open(self.folder / f".{self.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Invariant 4: a writer that stood still until its successor was done must not remove the successor's files.
-            self._still_ours()
+            self.still_ours()
             self._n = self._confirmed(state)
 
     def _confirmed(self, state: dict[str, Any] | None) -> int:
@@ -90,7 +90,7 @@ class ParquetFolder:
         theirs = None if state is None else state.get("owner")
         if theirs and told.owner and theirs != told.owner:
             raise ConfigError(
-                f"the files {self._name}-*.parquet of {self._folder} were written by {told.by or 'another one'} since; "
+                f"the files {self.name}-*.parquet of {self.folder} were written by {told.by or 'another one'} since; "
                 f"give each destination a folder of its own, then move the files and {self._path.name} away to begin "
                 "again here"
             )
@@ -116,7 +116,7 @@ class ParquetFolder:
             return None
         except (ValueError, TypeError):
             raise ConfigError(
-                f"{self._path} is damaged: which files of {self._folder} are confirmed cannot be told. Remove it to "
+                f"{self._path} is damaged: which files of {self.folder} are confirmed cannot be told. Remove it to "
                 "keep all that are there"
             ) from None
 
@@ -129,16 +129,17 @@ class ParquetFolder:
             return
         if ledger.n == n + 1:
             for name in ledger.files:
-                self._remove(self._folder / name)
-                self._remove(_aside(self._folder / name))
+                self.remove(self.folder / name)
+                self.remove(_aside(self.folder / name))
             return
         # The state is an older one (restored after a loss of Redis): everything behind it comes again.
-        for path in self._folder.rglob(f"{self._name}-*.parquet"):
-            found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self._name))
+        for path in self.folder.rglob(f"{self.name}-*.parquet"):
+            found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self.name))
             if found and int(found[1]) > n:
-                self._remove(path)
+                self.remove(path)
 
-    def _remove(self, path: Path) -> None:
+    def remove(self, path: Path) -> None:
+        """Removes a file, durably."""
         path.unlink(missing_ok=True)
         if path.parent.exists():
             sync_folder(path.parent)
@@ -146,19 +147,20 @@ class ParquetFolder:
     def write(self, table: pa.Table) -> dict[str, Any]:
         """Writes one file per partition, durable on return. Raises Refused, Unavailable."""
         n = self._n + 1
-        parts = self._parts(table)
-        name = f"{self._name}-{n:010d}.parquet"
+        parts = self.parts(table)
+        name = f"{self.name}-{n:010d}.parquet"
         try:
-            self._check_names([self._folder / folder / name for folder, _ in parts])
+            self.check_names([self.folder / folder / name for folder, _ in parts])
             self._keep(replace(self._ledger, n=n, files=[str(Path(folder) / name) for folder, _ in parts]))
             for folder, rows in parts:
-                self._put(self._folder / folder, name, rows)
+                self.put(self.folder / folder, name, rows)
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
         self._n = n
         return {"n": n, "owner": self._ledger.owner}
 
-    def _put(self, folder: Path, name: str, rows: pa.Table) -> None:
+    def put(self, folder: Path, name: str, rows: pa.Table) -> None:
+        """Writes one file, durably, which is seen as a whole or not at all. Raises Refused, OSError."""
         make_folders(folder)
         aside = _aside(folder / name)
         try:
@@ -177,8 +179,8 @@ class ParquetFolder:
             raise Refused(f"these rows are no Parquet: {error}") from None
         sync_folder(folder)
 
-    def _parts(self, table: pa.Table) -> list[tuple[str, pa.Table]]:
-        """Returns (folder, rows in their order) per combination of values."""
+    def parts(self, table: pa.Table) -> list[tuple[str, pa.Table]]:
+        """Returns (folder, rows in their order) per combination of values. Raises Refused, ConfigError."""
         missing = [name for name in self._partition_by if name not in table.column_names]
         if missing:
             raise Refused(f"there is no field '{missing[0]}' to partition by")
@@ -190,10 +192,10 @@ class ParquetFolder:
         kept = [name for name in table.column_names if name not in self._partition_by]
         return [(folder, rows.select(kept)) for folder, rows in parts]
 
-    def _check_names(self, paths: Sequence[Path]) -> None:
+    def check_names(self, paths: Sequence[Path]) -> None:
         """Raises Refused if a name is too long. Called before anything is written, the ledger included: a file whose
         name cannot be created cannot be removed either."""
-        longest, whole = (os.pathconf(self._folder, limit) for limit in ("PC_NAME_MAX", "PC_PATH_MAX"))
+        longest, whole = (os.pathconf(self.folder, limit) for limit in ("PC_NAME_MAX", "PC_PATH_MAX"))
         for path in paths:
             aside = _aside(path)
             if len(os.fsencode(aside)) >= whole or any(len(os.fsencode(each)) > longest for each in aside.parts):
@@ -201,9 +203,10 @@ class ParquetFolder:
                     f"a value is too long for a folder's name (partition-by: {', '.join(self._partition_by)})"
                 )
 
-    def _unavailable(self, error: OSError) -> Unavailable:
+    def unavailable(self, error: OSError) -> Unavailable:
+        """Returns the error that says what to do about one of the system."""
         todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
-        return Unavailable(f"{self._folder} cannot be written: {error.strerror}; {todo}, and delivery goes on")
+        return Unavailable(f"{self.folder} cannot be written: {error.strerror}; {todo}, and delivery goes on")
 
     def close(self) -> None:
         if self._lock is not None:

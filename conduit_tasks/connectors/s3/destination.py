@@ -15,6 +15,9 @@ from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import data_bytes
 
+_PLACE = re.compile(r"(?:([kpn]\d\d)\.(\d\d)-)?(\d{9,})-(\d{9,})\.")
+"""Behind the micro-batch in a key: division and shard, if it was divided, first and last place."""
+
 
 class S3Destination(BatchDestination):
     """Keys are `<prefix><pipeline>/<destination>/<seal>-<micro-batch>-<first>-<last>.<end>`: the micro-batch's seal (16
@@ -26,6 +29,10 @@ class S3Destination(BatchDestination):
     only that lie behind the confirmed records. State: {"batch": `<seal>-<micro-batch>`, "last": place of the last
     record confirmed}; if it names another micro-batch, nothing of this one is confirmed. Objects of other
     micro-batches, and so of another life of the pipeline, are never touched.
+
+    A shard (`delivery.parallelism`) has its name before the places: `…-<micro-batch>-k03.00-<first>-<last>.<end>`. It
+    keeps no state: behind the confirmed records lies what ends behind `Rows.through`, and nothing of its micro-batch is
+    confirmed that is not of its division.
 
     Records sent again by themselves (a redrive) are named after their ids and payloads:
     `<16 zeros>-<digest>-<first>.<end>`.
@@ -69,12 +76,18 @@ class S3Destination(BatchDestination):
         self._state: dict[str, Any] = {}
         self._batch = ""
         """Micro-batch of the last write."""
+        self._through = -1
+        """Last record of a shard that was confirmed when it was written."""
         self._tidy = False
         """Whether no object of it lies behind the confirmed records."""
 
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         return True
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
 
     @property
     def _folder(self) -> str:
@@ -90,18 +103,32 @@ class S3Destination(BatchDestination):
             self._remove_unconfirmed()
 
     def _remove_unconfirmed(self) -> None:
-        """Removes the objects of the current micro-batch that lie behind the state. Raises Fenced, Unavailable."""
+        """Removes the objects of the current micro-batch that lie behind the confirmed records. Raises Fenced,
+        Unavailable."""
         # Invariant 4: a writer that stood still until its successor was done must not remove the successor's objects.
         self.still_ours()
-        confirmed = int(self._state["last"]) if self._state.get("batch") == self._batch else -1
+        confirmed = self._through
+        if self.shard is None:
+            confirmed = int(self._state["last"]) if self._state.get("batch") == self._batch else -1
         with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied"):
             pages = self._client.get_paginator("list_objects_v2")
             found = pages.paginate(Bucket=self._bucket, Prefix=f"{self._folder}{self._batch}-")
             for key in [each["Key"] for page in found for each in page.get("Contents", ())]:
-                place = re.match(r"-(\d{9,})-", key.removeprefix(self._folder + self._batch))
-                if place and int(place[1]) > confirmed:
+                if self._behind(key.removeprefix(f"{self._folder}{self._batch}-"), confirmed):
                     self._client.delete_object(Bucket=self._bucket, Key=key)
         self._tidy = True
+
+    def _behind(self, name: str, confirmed: int) -> bool:
+        """Returns whether an object of the current micro-batch, by the rest of its name, was never confirmed."""
+        place = _PLACE.match(name)
+        if place is None:
+            return False
+        division, shard, first, last = place.groups()
+        if self.shard is None:
+            return division is not None or int(first) > confirmed
+        if division != self.shard.division:
+            return True
+        return int(shard) == self.shard.number and int(last) > confirmed
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Writes one object, which is seen only when it is complete. Raises Refused, Unavailable."""
@@ -111,15 +138,19 @@ class S3Destination(BatchDestination):
         if not rows.seal:
             self._put(f"{0:016d}-{_digest(rows)}-{rows.first:09d}.{end}", data)
             return None
-        batch = f"{rows.seal:016d}-{rows.micro_batch:010d}"
-        name = f"{batch}-{rows.first:09d}-{rows.last:09d}.{end}"
+        batch, place = rows.sealed, f"{rows.first:09d}-{rows.last:09d}.{end}"
+        name = f"{batch}-{place}"
         if rows.epoch:
             # All of it is confirmed: nothing is to be removed, and the state is that of the live delivery.
             self._put(name, data)
             return None
         if batch != self._batch or not self._tidy:
-            self._batch = batch
+            self._batch, self._through = batch, rows.through
             self._remove_unconfirmed()
+        self._through = rows.through
+        if self.shard is not None:
+            self._put(f"{batch}-{self.shard}-{place}", data)
+            return None
         self._put(name, data)
         self._state = {"batch": batch, "last": rows.last}
         return self._state

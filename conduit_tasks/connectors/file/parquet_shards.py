@@ -1,0 +1,140 @@
+"""A folder of Parquet files to which several tasks write, each one shard of a micro-batch (`delivery.parallelism`).
+
+Files are `[<field>=<value>/…]<name>-<seal>-<micro-batch>-<shard>-<first>-<last>.parquet`, by the seqs of their rows. No
+state is kept: of a micro-batch, the files of a shard that end behind the confirmed records were never confirmed, nor
+were any that are not of its division. A task removes them before its first write.
+
+`.<name>.shards/` tells whether the folder has to be searched for them: per shard `<shard>.json`, the last micro-batch
+that it has begun here, written before its first file exists.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from conduit_tasks.connectors.file.alone import alone
+from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
+from conduit_tasks.errors import Unavailable
+from conduit_tasks.spool.durable import make_folders, replace_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conduit_tasks.connectors.rows import Rows, ShardName
+
+PATIENCE = 10.0
+"""Seconds in which the tasks of a micro-batch, which begin together, have each looked at what one task alone left."""
+_PLACE = re.compile(r"-(\d{16}-\d{10,})-([kpn]\d\d)\.(\d\d)-(\d+)-(\d+)\.parquet")
+
+
+class Shards:
+    """Files of the shards in a folder, whoever looks at them: one of the tasks, or one task alone (`shard` None)."""
+
+    def __init__(self, parts: ParquetFolder, shard: ShardName | None) -> None:
+        self._parts, self._shard = parts, shard
+        self.marks = parts.folder / f".{parts.name}.shards"
+        """The folder that tells who has begun what."""
+
+    def tidy(self, sealed: str, through: int = -1) -> None:
+        """Removes what was never confirmed of the micro-batch `sealed`. Raises OSError."""
+        if not any(self._begun(mark, sealed) for mark in self.marks.glob("*.json")):
+            return
+        for path in self._parts.folder.rglob(f"*{self._parts.name}-{sealed}-*.parquet*"):
+            if self._behind(path.name, sealed, through):
+                self._parts.remove(path)
+
+    def _begun(self, mark: Path, sealed: str) -> bool:
+        """Returns whether the shard that left this mark may have files that are to be removed here. Other shards of the
+        same division remove their own."""
+        if (
+            self._shard is not None
+            and mark.stem != str(self._shard)
+            and mark.stem.startswith(f"{self._shard.division}.")
+        ):
+            return False
+        try:
+            return bool(orjson.loads(mark.read_bytes())["sealed"] >= sealed)
+        except FileNotFoundError:
+            return False
+        except (ValueError, KeyError, TypeError):
+            # Then it is looked for, which is never wrong.
+            return True
+
+    def _behind(self, name: str, sealed: str, through: int) -> bool:
+        # What was not finished is beside it, as `.<name>.tmp`.
+        place = _PLACE.fullmatch(name.removeprefix(".").removesuffix(".tmp").removeprefix(self._parts.name))
+        if place is None or place[1] != sealed:
+            return False
+        if self._shard is None or place[2] != self._shard.division:
+            return True
+        return int(place[3]) == self._shard.number and int(place[5]) > through
+
+    def begin(self, sealed: str) -> None:
+        """Notes, durably, that this shard begins a micro-batch here."""
+        replace_file(self.marks / f"{self._shard}.json", orjson.dumps({"sealed": sealed}))
+
+
+class ParquetShard:
+    """Writer of one shard; one at a time, by a lock. `parts`: the folder as one task alone has it, closed."""
+
+    def __init__(self, parts: ParquetFolder, shard: ShardName) -> None:
+        self._parts, self._shard = parts, shard
+        self._files = Shards(parts, shard)
+        self._lock: int | None = None
+        self._sealed = ""
+        self._through = -1
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Removes what was not confirmed: of one task alone by `state`, and of the write that failed last. Raises
+        Unavailable (locked, no room, no permission), ConfigError."""
+        self.close()
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._parts.open(state)
+                break
+            except Unavailable as error:
+                if not isinstance(error.__cause__, BlockingIOError) or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+        self._parts.close()
+        with alone(self._parts.folder, self.close, self._parts.unavailable):
+            make_folders(self._files.marks)
+            # Of a number, not of a division: a task of one that was forgotten is waited for, too.
+            path = self._files.marks / f"{self._shard.number:02d}.lock"
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Invariant 4: as in ParquetFolder.open.
+            self._parts.still_ours()
+            if self._sealed:
+                self._files.tidy(self._sealed, self._through)
+            self._sealed = ""
+
+    def write(self, table: pa.Table, rows: Rows) -> None:
+        """Writes one file per combination of values, durable on return. Raises Refused, Unavailable, Fenced."""
+        name = f"{self._parts.name}-{rows.sealed}-{self._shard}-{rows.first:09d}-{rows.last:09d}.parquet"
+        files = self._parts.parts(table)
+        try:
+            self._parts.check_names([self._parts.folder / folder / name for folder, _ in files])
+            if rows.sealed != self._sealed:
+                self._files.tidy(rows.sealed, rows.through)
+                self._files.begin(rows.sealed)
+            self._sealed, self._through = rows.sealed, rows.through
+            self._parts.still_ours()
+            for folder, some in files:
+                self._parts.put(self._parts.folder / folder, name, some)
+        except OSError as error:
+            raise self._parts.unavailable(error) from error
+
+    def close(self) -> None:
+        """Lets another attempt write."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

@@ -1,0 +1,264 @@
+"""What the task of one shard leaves in a Parquet folder, in a bucket and in a Delta table, and what it takes away there
+(`delivery.parallelism`, ADR 27)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conduit_tasks.connectors.base import BatchDestination
+from conduit_tasks.connectors.delta.connector import DeltaDestination
+from conduit_tasks.connectors.file.connector import FileDestination
+from conduit_tasks.connectors.rows import Rows, ShardName
+from conduit_tasks.connectors.s3.connector import S3Destination
+from conduit_tasks.errors import Unavailable
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import spool_batch
+from tests.connectors.moto_server import MotoServer
+
+pytestmark = pytest.mark.xdist_group("moto")
+
+ORIGIN = Origin("p", "in", "")
+SEAL = 1_764_000_000_000_000
+
+
+def rows(*seqs: int, through: int = -1, micro_batch: int = 1, **more: Any) -> Rows:
+    """Records {"n": seq} of a micro-batch, of which everything up to `through` is confirmed."""
+    records = [Record(b"%d" % n, after={"n": n, **more}, origin=ORIGIN) for n in seqs]
+    batch = spool_batch([0] * len(records), list(seqs), records)
+    return Rows(
+        batch,
+        [ORIGIN],
+        micro_batch,
+        seqs[0],
+        seqs[-1],
+        seal=SEAL + micro_batch,
+        seqs=np.array(seqs, np.int64),
+        through=through,
+    )
+
+
+Writer = Callable[..., BatchDestination]
+There = Callable[[], list[list[int]]]
+
+
+def writer(kind: str, home: Path, moto: MotoServer) -> tuple[Writer, There]:
+    """Makes the destination of a shard, open; and what is there: the numbers, file by file."""
+
+    def opened(shard: ShardName | None, state: Any = None, **settings: str) -> BatchDestination:
+        made: BatchDestination
+        if kind == "s3":
+            made = S3Destination(
+                {"bucket": "files", "prefix": f"{home.parent.name}/", "format": "payload", **moto.settings}
+            )
+        else:
+            made = FileDestination({"path": "out", "format": "parquet", **settings})
+        made.pipeline, made.connector, made.shard = "p", "to", shard
+        made.open(state)
+        return made
+
+    def there() -> list[list[int]]:
+        if kind == "parquet":
+            paths = sorted((home / "out").rglob("*.parquet"), key=lambda path: path.name)
+            return [pq.read_table(path, partitioning=None)["n"].to_pylist() for path in paths]
+        client = moto.client("s3")
+        try:
+            found = client.list_objects_v2(Bucket="files", Prefix=f"{home.parent.name}/").get("Contents", ())
+            data = [client.get_object(Bucket="files", Key=each["Key"])["Body"].read() for each in found]
+        finally:
+            client.close()
+        return [[json.loads(line)["n"] for line in each.splitlines()] for each in data]
+
+    return opened, there
+
+
+@pytest.fixture(params=["parquet", "s3"])
+def to(request: pytest.FixtureRequest, home: Path, moto: MotoServer) -> tuple[Writer, There]:
+    client = moto.client("s3")
+    if "files" not in [each["Name"] for each in client.list_buckets()["Buckets"]]:
+        client.create_bucket(Bucket="files", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    client.close()
+    return writer(request.param, home, moto)
+
+
+def shard(number: int, count: int = 3, by: str = "key") -> ShardName:
+    return ShardName(by, count, number)
+
+
+@pytest.mark.proves("C10")
+def test_a_later_attempt_takes_the_place_of_what_was_not_confirmed_and_leaves_the_rest(
+    to: tuple[Writer, There],
+) -> None:
+    """Given two writes of a shard, of which the first was confirmed, and one of another, then a later attempt, whose
+    pieces are cut elsewhere, removes the second alone."""
+    opened, there = to
+    one, other = opened(shard(0)), opened(shard(1))
+    assert one.write(rows(0, 3, 6)) is None
+    assert other.write(rows(1, 4)) is None
+    one.write(rows(9, 12, through=8))
+    one.close()
+    again = opened(shard(0))
+    again.write(rows(9, through=8))
+    again.write(rows(12, 15, through=11))
+    other.write(rows(7, through=6))
+    assert sorted(there()) == [[0, 3, 6], [1, 4], [7], [9], [12, 15]]
+    again.close()
+    other.close()
+
+
+def test_what_was_written_of_a_record_that_is_a_dead_letter_by_then_is_taken_away(to: tuple[Writer, There]) -> None:
+    """Given a write that was not confirmed, and an attempt at which its first record is confirmed as a dead letter."""
+    opened, there = to
+    one = opened(shard(0))
+    one.write(rows(0, 3, 6))
+    one.close()
+    again = opened(shard(0))
+    again.write(rows(3, 6, through=2))
+    assert there() == [[3, 6]]
+    again.close()
+
+
+def test_nothing_of_a_division_that_was_forgotten_is_left_whoever_delivers_the_micro_batch(
+    to: tuple[Writer, There],
+) -> None:
+    """Given files of three tasks by key, of a micro-batch before, too, then a task of another number, of another order,
+    and one task alone each remove all of them of this micro-batch, and nothing of the one before."""
+    opened, there = to
+    before = opened(shard(0))
+    before.write(rows(0, 3, micro_batch=1))
+    before.close()
+    for other in (shard(0, 2), shard(0, 3, "none"), None):
+        for number in range(3):
+            one = opened(shard(number))
+            one.write(rows(number, number + 3, micro_batch=2))
+            one.close()
+        it = opened(other)
+        it.write(rows(0, 1, micro_batch=2))
+        it.close()
+        assert there().count([0, 1]) == 1
+        assert sorted(there()) == [[0, 1], [0, 3]], other
+
+
+def test_what_one_task_alone_wrote_and_never_confirmed_is_taken_away_by_every_shard(to: tuple[Writer, There]) -> None:
+    """Given a confirmed write of one task, another one of the micro-batch behind it, and a file that asks for several
+    tasks then."""
+    opened, there = to
+    alone = opened(None)
+    state = alone.write(replace(rows(0, 1, micro_batch=1), seqs=None))
+    alone.write(replace(rows(0, 1, 2, micro_batch=2), seqs=None))
+    alone.close()
+    one = opened(shard(2), state)
+    one.write(rows(2, micro_batch=2))
+    one.close()
+    assert sorted(there()) == [[0, 1], [2]]
+    # And one task goes on behind them as it had begun.
+    alone = opened(None, state)
+    alone.write(replace(rows(0, micro_batch=3), seqs=None))
+    assert sorted(there()) == [[0], [0, 1], [2]]
+    alone.close()
+
+
+def test_a_write_that_failed_and_is_not_repeated_leaves_nothing(to: tuple[Writer, There]) -> None:
+    opened, there = to
+    one = opened(shard(0))
+    one.write(rows(0, 3))
+    one.write(rows(6, 9, through=5))
+    # As the engine does after a failed write, with the state of one task alone.
+    one.open(None)
+    assert there() == [[0, 3]]
+    one.close()
+
+
+def test_two_processes_do_not_write_the_same_shard_of_a_folder(home: Path, moto: MotoServer) -> None:
+    opened, there = writer("parquet", home, moto)
+    one = opened(shard(0))
+    opened(shard(1)).close()
+    with pytest.raises(Unavailable, match="another process"):
+        opened(shard(0))
+    one.close()
+    opened(shard(0)).close()
+    assert there() == []
+
+
+def test_files_of_shards_are_in_the_folders_of_their_values_and_are_taken_away_there(
+    home: Path, moto: MotoServer
+) -> None:
+    opened, there = writer("parquet", home, moto)
+    by = {"partition-by": "colour"}
+    one = opened(shard(0), **by)
+    one.write(rows(0, 3, colour="red"))
+    one.write(rows(6, through=5, colour="blue"))
+    one.close()
+    again = opened(shard(0), **by)
+    again.write(rows(6, through=5, colour="red"))
+    again.close()
+    assert there() == [[0, 3], [6]]
+    assert [path.name for path in (home / "out").iterdir() if path.name.startswith("colour=blue")] == ["colour=blue"]
+    assert not list((home / "out/colour=blue").iterdir())
+
+
+# -- Delta --------------------------------------------------------------------------------------------------------
+
+
+def table(which: ShardName, **settings: str) -> DeltaDestination:
+    made = DeltaDestination({"path": "t", **settings})
+    made.pipeline, made.connector, made.shard = "p", "to", which
+    made.open(None)
+    return made
+
+
+def in_table(home: Path) -> list[int]:
+    import deltalake
+
+    return sorted(pa.table(deltalake.DeltaTable(str(home / "t")).to_pyarrow_table())["n"].to_pylist())
+
+
+@pytest.mark.proves("C10", "I4")
+def test_a_commit_of_a_shard_that_was_made_and_not_confirmed_is_not_made_again(home: Path) -> None:
+    """Given commits of two shards, then the same rows come again, others behind them, and the next micro-batch."""
+    one, other = table(shard(0)), table(shard(1))
+    one.write(rows(0, 3))
+    other.write(rows(1, 4))
+    table(shard(0)).write(rows(0, 3))
+    table(shard(1)).write(rows(4, 7, through=3))
+    assert in_table(home) == [0, 1, 3, 4, 7]
+    table(shard(0)).write(rows(0, 3, micro_batch=2))
+    assert in_table(home) == [0, 0, 1, 3, 3, 4, 7]
+
+
+@pytest.mark.proves("I4")
+def test_of_two_attempts_at_a_shard_one_commits_and_the_other_finds_that_it_has(home: Path) -> None:
+    table(shard(1)).write(rows(1))
+    one, two = table(shard(0)), table(shard(0))
+    one.write(rows(0, 3))
+    two.write(rows(0, 3))
+    assert in_table(home) == [0, 1, 3]
+
+
+def test_shards_that_add_columns_to_the_table_at_the_same_moment_all_commit(home: Path) -> None:
+    table(shard(0)).write(rows(0))
+    writers = [table(shard(number)) for number in range(3)]
+    failed: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            writers[number].write(rows(number + 3, **{f"c{number}": number}))
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert in_table(home) == [0, 3, 4, 5]

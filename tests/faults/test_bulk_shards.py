@@ -1,0 +1,236 @@
+"""Several tasks write Parquet files, objects of S3 and commits of Delta. One of them is killed, or stands still while
+its shard is given to another, or Redis is killed before the first confirm (ADR 27)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.dividing import division_of
+from conduit_tasks.micro_batch.every import keeping
+from conduit_tasks.micro_batch.sending import leased
+from conduit_tasks.micro_batch.shard_task import ShardTask
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.settings import forget
+from tests.conftest import RedisServer
+from tests.connectors.moto_server import MotoServer
+from tests.faults.beside import Beside
+from tests.faults.parts import drive, until
+from tests.faults.test_shards import deliver, lanes, sealed
+from tests.micro_batch.harness import here, state, write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - id: to
+        type: destination
+        plugin: PLUGIN
+        settings: {SETTINGS}
+        delivery: {timeout: 2s, order-by: key, parallelism: TASKS, rate-limit: "100/s"}
+"""
+COUNT = 480
+"""Records; 20 in a write, and 50 a second by each of two tasks."""
+BUCKET = "faults"
+Read = Callable[[Path, MotoServer], list[dict[str, Any]]]
+
+
+def in_parquet(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    paths = sorted((home / "out").glob("*.parquet"))
+    return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+
+def in_s3(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
+    client = moto.client("s3")
+    try:
+        found = client.list_objects_v2(Bucket=BUCKET, Prefix=f"{home.parent.name}/").get("Contents", ())
+        data = [client.get_object(Bucket=BUCKET, Key=each["Key"])["Body"].read() for each in found]
+    finally:
+        client.close()
+    return [json.loads(line) for each in data for line in each.splitlines()]
+
+
+def in_delta(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    # By hand, in the order of the commits.
+    lines = [line for path in sorted((home / "t/_delta_log").glob("*.json")) for line in path.read_text().splitlines()]
+    added = [log["add"]["path"] for log in map(json.loads, lines) if "add" in log]
+    return [row for path in added for row in pq.read_table(home / "t" / path).to_pylist()]
+
+
+TARGETS: dict[str, tuple[str, str, Read]] = {
+    "parquet": ("file", 'path: out, format: parquet, rows-per-file: "20"', in_parquet),
+    "s3": ("s3", 'bucket: faults, prefix: PREFIX, format: payload, records-per-object: "20", MOTO', in_s3),
+    "delta": ("delta", 'path: t, rows-per-commit: "20"', in_delta),
+}
+
+
+@dataclass
+class Target:
+    """A destination of one kind, and what is in it."""
+
+    kind: str
+    home: Path
+    moto: MotoServer
+
+    def pipeline(self, tasks: int = 2) -> None:
+        plugin, settings, _ = TARGETS[self.kind]
+        moto = ", ".join(f'{name}: "{value}"' for name, value in self.moto.settings.items())
+        text = PIPELINE.replace("PLUGIN", plugin).replace("SETTINGS", settings).replace("TASKS", str(tasks))
+        write_pipeline(self.home, "p", text.replace("PREFIX", f"{self.home.parent.name}/").replace("MOTO", moto))
+
+    def once(self) -> None:
+        """Every record is there once, those of a key in order, and the state is that of one task."""
+        found = TARGETS[self.kind][2](self.home, self.moto)
+        assert sorted(row["n"] for row in found) == sorted(n for n in range(COUNT // 40) for _ in range(40))
+        for key in {row["k"] for row in found}:
+            numbers = [row["n"] for row in found if row["k"] == key]
+            assert numbers == sorted(set(numbers)), key
+        broker = state("p")
+        delivered = broker.deliveries.get("to")
+        broker.close()
+        assert (delivered.cursor, delivered.division, delivered.counters["delivered"]) == (1, None, COUNT)
+
+
+@pytest.fixture(scope="module")
+def moto_server() -> Iterator[MotoServer]:
+    server = MotoServer().start()
+    client = server.client("s3")
+    client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    client.close()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=list(TARGETS))
+def target(request: pytest.FixtureRequest, quick: Path, moto_server: MotoServer) -> Target:
+    made = Target(request.param, quick, moto_server)
+    made.pipeline()
+    lanes(quick / "data", COUNT)
+    sealed()
+    return made
+
+
+@pytest.fixture
+def beside() -> Iterator[Beside]:
+    made = Beside()
+    yield made
+    made.stop()
+
+
+def confirmed(shard: int) -> int:
+    """Number of confirmed records of a shard."""
+    broker = state("p")
+    try:
+        division = broker.deliveries.get("to").division
+        return division.done[shard].count if division is not None else 0
+    finally:
+        broker.close()
+
+
+@pytest.mark.proves("C10", "C9")
+def test_a_task_that_is_killed_between_two_writes_is_run_again_alone_and_nothing_is_there_twice(
+    target: Target, beside: Beside
+) -> None:
+    beside.retries = 1
+    done = threading.Thread(target=deliver, args=(beside,))
+    done.start()
+    try:
+        until(lambda: confirmed(1) >= 40, "the middle of the delivery")
+        beside.processes[1][0].send_signal(signal.SIGKILL)
+    finally:
+        done.join()
+    assert {piece: len(of) for piece, of in beside.processes.items()} == {0: 1, 1: 2}
+    target.once()
+
+
+@pytest.mark.proves("I4", "C10")
+def test_a_task_that_stood_still_while_its_shard_was_given_to_another_writes_nothing_more(
+    target: Target, beside: Beside
+) -> None:
+    with opened("p", "run") as context:
+        to = context.pipeline.destination("to")
+        with leased(context, to) as lease, keeping(lease):
+            division = division_of(context, to, lease, context.broker.deliveries.get("to"))
+            assert division is not None
+            task = ShardTask(get_pipeline("p"), "to", 1, lease.token, "run", division=division)
+            first = beside.start(task, 0)
+            until(lambda: confirmed(0) >= 40, "the middle of the shard")
+            first.send_signal(signal.SIGSTOP)
+            answers = beside(task, [1, 0])
+            first.send_signal(signal.SIGCONT)
+            said = first.communicate(timeout=240)[0]
+    assert b"Fenced" in said
+    # Of a folder, two processes never write files of the same shard: the other one waits until this one has ended.
+    assert isinstance(answers[1], Unavailable) is (target.kind == "parquet")
+    drive(run_all=beside)
+    target.once()
+
+
+@pytest.mark.proves("C10", "I5")
+def test_redis_that_is_killed_before_the_first_confirm_and_a_file_that_asks_for_other_tasks_change_nothing(
+    own_redis: RedisServer, quick: Path, moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a micro-batch that was divided for two tasks, of which one has written and confirmed nothing, then Redis is
+    killed, and the file asks for three tasks by then: two deliver it."""
+    monkeypatch.setenv("CONDUIT_REDIS_URL", own_redis.url)
+    forget()
+    target = Target("parquet", quick, moto_server)
+    target.pipeline()
+    lanes(quick / "data", COUNT)
+    sealed()
+    with opened("p", "run") as context:
+        to = context.pipeline.destination("to")
+        with leased(context, to) as lease:
+            division = division_of(context, to, lease, context.broker.deliveries.get("to"))
+    assert division is not None
+    own_redis.kill()
+    own_redis.start()
+    target.pipeline(3)
+    jobs: list[int] = []
+
+    def run_all(function: Any, pieces: Any) -> list[Any]:
+        jobs.append(len(pieces))
+        return here(function, pieces)
+
+    drive(run_all=run_all)
+    assert 2 in jobs
+    assert 3 not in jobs
+    target.once()
+
+
+def test_settings_that_one_task_needs_wait_until_a_micro_batch_that_several_have_begun_is_complete(
+    quick: Path, moto_server: MotoServer
+) -> None:
+    """Given a micro-batch that was divided, and a file that asks for one file of lines by then, then nothing is written
+    and the error says what to do; with the settings of before it is completed."""
+    target = Target("parquet", quick, moto_server)
+    target.pipeline()
+    lanes(quick / "data", COUNT)
+    sealed()
+    with opened("p", "run") as context:
+        to = context.pipeline.destination("to")
+        with leased(context, to) as lease:
+            assert division_of(context, to, lease, context.broker.deliveries.get("to"))
+    text = (quick / "include/pipelines/p.yaml").read_text()
+    write_pipeline(quick, "p", text.replace("path: out, format: parquet", "path: out.jsonl"))
+    with pytest.raises(ConfigError, match="2 tasks have begun micro-batch 1, and now one delivers, as the connector"):
+        deliver(here)
+    assert not (quick / "out.jsonl").exists()
+    write_pipeline(quick, "p", text)
+    drive()
+    target.once()
