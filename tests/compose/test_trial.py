@@ -64,5 +64,6 @@ def test_jars_are_linked(tmp_path: Path) -> None:
 def test_the_trial_is_started_by_either_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["trial", "down"])
+    monkeypatch.delitem(sys.modules, "conduit_tasks.trial.__main__", raising=False)
     with pytest.raises(SystemExit, match="call this in a checkout of the project"):
         runpy.run_module(name, run_name="__main__")
