@@ -22,7 +22,7 @@ down: env ## stop it gracefully: what is in flight is delivered first
 	@$(BIN)/conduit stack down; code=$$?; $(BIN)/python -m conduit_tasks.demo stop; exit $$code
 
 stack: env ## the same in containers on two Spark workers, with kills on the way; STACK="--spool s3" or --keep
-	@$(BIN)/python -m conduit_tasks.stack.trial $(STACK)
+	@$(BIN)/python -m conduit_tasks.trial $(STACK)
 
 test:     ## all tests
 	@scripts/env.sh --tests

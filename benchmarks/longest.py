@@ -7,10 +7,9 @@ from typing import Any
 
 from benchmarks.calls import bare, cases
 from benchmarks.calls.crowd import Crowd, Stored
-from benchmarks.calls.parts import BASE, Call
+from benchmarks.calls.parts import BASE, Call, load
 from benchmarks.place import Place, serving
 from benchmarks.tables import Figure, Result
-from conduit_tasks.broker.scripts import load
 
 LIMIT = 50.0
 """Milliseconds."""

@@ -16,12 +16,12 @@ from benchmarks.data import count_of
 from benchmarks.measure import Cost, children
 from benchmarks.place import APPS, PIPELINE, Place, serving
 from benchmarks.tables import Figure, Result
+from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import open_broker, opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.spark.submit import APPLICATION
 
 HEAD = ("who", "seconds", "CPU s", "events/s", "CPU s per M")
 

@@ -1,4 +1,4 @@
-"""Exit codes by which the application of a node says how it ended: `spark/app.py` and what ends it give them, the
+"""Exit codes by which the application of a node says how it ended: `application/app.py` and what ends it give them, the
 submit operator turns them into the state of a task."""
 
 WAITING = 3

@@ -37,7 +37,6 @@ def ready(_: int) -> None:
     import pyarrow.compute
     import pyarrow.parquet
 
-    from conduit_tasks.broker import connection  # noqa: F401
     from conduit_tasks.connectors.file import connector as file  # noqa: F401
     from conduit_tasks.connectors.file import lines as file_lines  # noqa: F401
     from conduit_tasks.connectors.file import read as file_read  # noqa: F401
@@ -48,6 +47,7 @@ def ready(_: int) -> None:
         columns,  # noqa: F401
         registry,  # noqa: F401
     )
+    from conduit_tasks.redis_client import connection  # noqa: F401
 
     # The first array has pyarrow import pandas, where it is installed.
     pyarrow.array([0])

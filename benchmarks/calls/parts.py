@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from conduit_tasks.broker.keys import Keys
-from conduit_tasks.broker.scripts import load
+from conduit_tasks.redis_client.script import Script
+from conduit_tasks.verify.scripts import scripts
 
 K = Keys("longest")
 TOKEN = 7
@@ -25,6 +26,11 @@ class Call:
     args: Mapping[str, Any]
     fields: Mapping[str, Mapping[str, str]]
     prepare: Callable[[Any], None] = lambda client: None
+
+
+def load(name: str) -> Script:
+    """Returns a script by its name."""
+    return next(script for _, _, script in scripts() if script.name == name)
 
 
 def b(name: str, parameter: str) -> int:

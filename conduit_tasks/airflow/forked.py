@@ -35,7 +35,7 @@ MODULES = (
     "conduit_tasks.micro_batch.halting",
     "conduit_tasks.micro_batch.node",
     "conduit_tasks.processors.registry",
-    "conduit_tasks.spark.app",
+    "conduit_tasks.application.app",
     "conduit_tasks.spark.jvm",
     "conduit_tasks.spark.plain",
     "conduit_tasks.spark.session",

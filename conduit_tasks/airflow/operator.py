@@ -22,10 +22,10 @@ from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.on_delivered import stepping
 from conduit_tasks.airflow.tasks import fail_without_retry, run_of
+from conduit_tasks.application import APPLICATION
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.exit_codes import HELD, SAID, STOPPED, WAITING
 from conduit_tasks.logs import about
-from conduit_tasks.spark.submit import APPLICATION
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

@@ -3,29 +3,18 @@ scripts, turned into errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.connection import Client, memory, reaching
 from conduit_tasks.broker.keys import Keys
-from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import StoredError
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
-
-T = TypeVar("T")
-
-
-PORTION = 1_000
-"""Limit of fields, letters or parts that one command or script takes of an unbounded list: a millisecond or two."""
-
-
-def portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
-    """Yields consecutive pieces of at most `size` items; none if `items` is empty."""
-    for at in range(0, len(items), size):
-        yield items[at : at + size]
+from conduit_tasks.redis_client.connection import Client, memory, reaching
+from conduit_tasks.redis_client.portions import PORTION, portions
+from conduit_tasks.redis_client.script import Script
 
 
 class Access:

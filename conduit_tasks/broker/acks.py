@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, portions
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.state import Ack
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 MESSAGES = "*messages"

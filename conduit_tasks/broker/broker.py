@@ -11,7 +11,6 @@ from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.alerts import Alerts
 from conduit_tasks.broker.breakers import Breakers
 from conduit_tasks.broker.collection import Collection
-from conduit_tasks.broker.connection import Client
 from conduit_tasks.broker.dead_letters import DeadLetters
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.failures import Failures
@@ -29,6 +28,7 @@ from conduit_tasks.broker.series import Series
 from conduit_tasks.broker.shards import Shards
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
+from conduit_tasks.redis_client.connection import Client
 
 __all__ = ["Broker", "MicroBatch"]
 

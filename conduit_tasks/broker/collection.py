@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, portions
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.redis_client.portions import portions
 
 
 class Collection:

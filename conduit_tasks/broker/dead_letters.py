@@ -10,9 +10,10 @@ from itertools import islice
 from typing import Protocol
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION, Access
-from conduit_tasks.broker.connection import reaching
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.state import DeadEntry
+from conduit_tasks.redis_client.connection import reaching
+from conduit_tasks.redis_client.portions import PORTION
 
 _CLASS = 40
 """Characters kept of an error class: with the key and Redis's own overhead an entry stays below 200 bytes."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, error_json, portions, seconds, stored_error
+from conduit_tasks.broker.access import Access, error_json, seconds, stored_error
 from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.ranges import MOST, RangeSet
@@ -18,6 +18,7 @@ from conduit_tasks.broker.redrive import Letter, Place, letter_field, positions
 from conduit_tasks.broker.series import sampled
 from conduit_tasks.broker.state import Backlog, DeliveryState, Division
 from conduit_tasks.errors import ConduitError, PipelineStopped
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 from redis.exceptions import NoScriptError
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import portions, seconds, stored_error
-from conduit_tasks.broker.connection import Client, reaching
+from conduit_tasks.broker.access import seconds, stored_error
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.series import FINE, Buckets, buckets, command
 from conduit_tasks.broker.state import Status, StoredError
+from conduit_tasks.redis_client.connection import Client, reaching
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

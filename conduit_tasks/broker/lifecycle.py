@@ -10,13 +10,13 @@ import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access, error_json, seconds, stored_error
-from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.failures import Failures
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.positions import Positions
 from conduit_tasks.broker.state import PipelineStatus, Status
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.redis_client.connection import reaching
 from conduit_tasks.topology import Node
 
 SCHEMA = 1

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION, Access, portions, seconds
+from conduit_tasks.broker.access import Access, seconds
 from conduit_tasks.broker.dead_letters import Indexed, index_entries
 from conduit_tasks.broker.state import MicroBatch, Stage
 from conduit_tasks.errors import ConduitError, Fenced
 from conduit_tasks.metrics.histogram import Histogram, histograms
+from conduit_tasks.redis_client.portions import PORTION, portions
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION, Access, portions, seconds
+from conduit_tasks.broker.access import Access, seconds
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.errors import ConduitError, Fenced, NotStopped
+from conduit_tasks.redis_client.portions import PORTION, portions
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, portions
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION, Access, portions
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Redrives, letter_field
+from conduit_tasks.redis_client.portions import PORTION, portions
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

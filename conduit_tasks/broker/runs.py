@@ -15,7 +15,7 @@ from typing import Any
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
-from conduit_tasks.broker.connection import reaching
+from conduit_tasks.redis_client.connection import reaching
 
 NODE, FOR, READY, LEFT_OUT = "node:", "for:", "ready:", "left_out:"
 NO_LIMIT = -1

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, portions
+from conduit_tasks.broker.access import Access
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 _LANE = "lane:"

@@ -11,12 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, portions
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.deliveries import ALONG
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.series import sampled
 from conduit_tasks.broker.state import Division
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

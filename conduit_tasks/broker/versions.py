@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access, portions, seconds
-from conduit_tasks.broker.connection import reaching
+from conduit_tasks.broker.access import Access, seconds
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.version import version_of
+from conduit_tasks.redis_client.connection import reaching
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.connection import Client
+    from conduit_tasks.redis_client.connection import Client
 
 app = typer.Typer(help="The Redis broker.", no_args_is_help=True)
 
@@ -32,7 +32,7 @@ def broker() -> None:
 @app.command()
 def check() -> None:
     """Ask the server for version, persistence, eviction, latency and the pipelines it holds (SEMANTICS T1)."""
-    from conduit_tasks.broker.connection import address, check_durability, connect
+    from conduit_tasks.redis_client.connection import address, check_durability, connect
 
     config = settings()
     try:
@@ -108,7 +108,7 @@ def rebuild(
 
 
 def _latency(client: Client) -> list[float]:
-    from conduit_tasks.broker.connection import reaching
+    from conduit_tasks.redis_client.connection import reaching
 
     out = []
     with reaching(client):
@@ -122,8 +122,8 @@ def _latency(client: Client) -> list[float]:
 def _pipelines(client: Client) -> list[tuple[str, str, str]]:
     """Returns (pipeline, schema, status) of every pipeline that the server holds."""
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.broker.connection import reaching
     from conduit_tasks.broker.keys import SCHEMA_PATTERN
+    from conduit_tasks.redis_client.connection import reaching
 
     with reaching(client):
         found = sorted(client.scan_iter(match=SCHEMA_PATTERN))
@@ -135,8 +135,8 @@ def _pipelines(client: Client) -> list[tuple[str, str, str]]:
 
 
 def _findings(client: Client, mode: str, pipelines: list[tuple[str, str, str]]) -> list[str]:
-    from conduit_tasks.broker.connection import check_durability
     from conduit_tasks.broker.lifecycle import SCHEMA
+    from conduit_tasks.redis_client.connection import check_durability
 
     out = [
         f"pipeline {name} has schema {version}, this version knows {SCHEMA}: upgrade conduit-tasks"

@@ -125,7 +125,7 @@ def dag_files() -> Iterator[Checked]:
 
 def redis() -> Iterator[Checked]:
     """The broker's server: reached, durable, with room."""
-    from conduit_tasks.broker.connection import address, check_durability, connect, memory
+    from conduit_tasks.redis_client.connection import address, check_durability, connect, memory
 
     config = settings()
     where = address(config.redis_url)

@@ -209,10 +209,10 @@ def purge(
 def _opened(pipeline: str, selection: Selection) -> Iterator[tuple[tuple[DeadLetterStore, Marks], Any, Book]]:
     """Opens the stores, the broker, and the book made from both; the pipeline's file need not exist any more."""
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.broker.connection import connect
     from conduit_tasks.dead_letters.book import read_book
     from conduit_tasks.dead_letters.marks import Marks
     from conduit_tasks.dead_letters.store import DeadLetterStore
+    from conduit_tasks.redis_client.connection import connect
 
     root = settings().path(settings().dead_letters)
     stores = (DeadLetterStore(root, pipeline), Marks(root, pipeline))

@@ -35,7 +35,7 @@ class Look:
     name: str
 
     def __call__(self, piece: int) -> dict[str, Any]:
-        from conduit_tasks.broker.connection import connect
+        from conduit_tasks.redis_client.connection import connect
         from conduit_tasks.spool.store import open_store, put
 
         config = settings()

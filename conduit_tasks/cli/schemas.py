@@ -13,7 +13,7 @@ from conduit_tasks.cli.output import Format, print_json, print_table
 from conduit_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
-    from conduit_tasks.processors.schema_registry import RedisRegistry
+    from conduit_tasks.schemas.registry import RedisRegistry
 
 app = typer.Typer(no_args_is_help=True, help="The Avro schemas of the registry built in: list, show, register.")
 
@@ -68,7 +68,7 @@ def register(
 
 @contextmanager
 def _registry() -> Iterator[RedisRegistry]:
-    from conduit_tasks.processors.schema_registry import RedisRegistry
+    from conduit_tasks.schemas.registry import RedisRegistry
 
     registry = RedisRegistry()
     try:

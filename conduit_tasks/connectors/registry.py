@@ -18,12 +18,15 @@ from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 
 _FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "singer", "sql", "sqs")
-_MODULES = ("gateway", "generator", "log", "spark")
+_MODULES = ("generator", "log")
+_OWN = {"gateway": "conduit_tasks.gateway.connector", "spark": "conduit_tasks.spark.connector"}
 BUILTIN = {
     **{name: f"conduit_tasks.connectors.{name}.connector" for name in _FOLDERS},
     **{name: f"conduit_tasks.connectors.{name}" for name in _MODULES},
+    **_OWN,
 }
-"""name → module with `SOURCE`, `DESTINATION` or both."""
+"""name → module with `SOURCE`, `DESTINATION` or both. Those of `_OWN` are connectors to what a package of this project
+is; they stand there, as those of others stand in their packages."""
 
 GROUP = "conduit.connectors"
 """Group of entry points; each names such a module."""

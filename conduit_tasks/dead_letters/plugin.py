@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.connectors.letters import unfit
 from conduit_tasks.dead_letters.letter_record import as_dict, letter_id, letter_record
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.logs import carried
@@ -172,18 +173,6 @@ class PluginHandler:
 
     def _silent(self) -> ConduitError:
         return ConduitError(f"the dead-letter destination {self._name} did not answer within {WRITE:g} s")
-
-
-def unfit(cls: type) -> str:
-    """Returns why this destination cannot write letters, and what to do; "" if it can."""
-    if getattr(cls, "in_driver", False):
-        name = cls.spec.name  # type: ignore[attr-defined]
-        return (
-            f"{name} writes through the driver's Spark session, and letters are written where records fail, in "
-            "executors and in Airflow; use file with `format: parquet`, delta or another destination, or leave "
-            "`plugin` out"
-        )
-    return ""
 
 
 class _Writer:

@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.commit import Bucket, Committer, Health
+from conduit_tasks.gateway.connector import GatewaySource
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse

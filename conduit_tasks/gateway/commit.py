@@ -17,11 +17,11 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 
-from conduit_tasks.broker.access import portions
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import LANES, WITHHELD
 from conduit_tasks.gateway.store import CROWDED, FORGETFUL, REPEATED, REPLAYED, UNSETTLED, Budget
 from conduit_tasks.gateway.verify import Mark
+from conduit_tasks.redis_client.portions import portions
 from conduit_tasks.waits import CALL
 
 log = logging.getLogger("conduit.gateway")

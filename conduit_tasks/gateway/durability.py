@@ -15,8 +15,8 @@ from typing import Any, Literal
 from redis import RedisCluster
 from redis.exceptions import NoPermissionError, ResponseError
 
-from conduit_tasks.broker.connection import Client, Durability, check_durability, describe, reaching
 from conduit_tasks.errors import NotDurable
+from conduit_tasks.redis_client.connection import Client, Durability, check_durability, describe, reaching
 
 Fsync = Literal["check", "always", "everysec"]
 """Setting of the user (`--fsync`): ask the server; it is `always`; a second may be lost."""

@@ -21,12 +21,11 @@ from typing import Any
 import uvicorn
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.connection import Client, connect
-from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, ConfigError
 from conduit_tasks.gateway.accept import Accepting
 from conduit_tasks.gateway.app import Endpoint, Gateway
 from conduit_tasks.gateway.commit import Add, Bucket, Committer, Health
+from conduit_tasks.gateway.connector import GatewaySource
 from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
 from conduit_tasks.gateway.journal import Journal, JournaledStore
 from conduit_tasks.gateway.limits import DEFAULT, Limits
@@ -39,6 +38,7 @@ from conduit_tasks.gateway.verify import Verifier
 from conduit_tasks.logs import about
 from conduit_tasks.pipeline.load import load_folder, pipeline_files
 from conduit_tasks.pipeline.validate import GATEWAY
+from conduit_tasks.redis_client.connection import Client, connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.spool.spool import folder_name
 from conduit_tasks.topology import Pipeline, Source

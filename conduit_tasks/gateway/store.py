@@ -9,11 +9,11 @@ from typing import Any
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
-from conduit_tasks.broker.connection import Client, reaching
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, SourceError
 from conduit_tasks.gateway.event import split
 from conduit_tasks.gateway.verify import LEEWAY, REPLAY, Mark
+from conduit_tasks.redis_client.connection import Client, reaching
 
 REMEMBERED = 3600
 """Seconds for which Redis recognises a group that is sent again; a gateway gives up within seconds."""

@@ -84,7 +84,7 @@ def open_broker(pipeline: str, *, initialise: bool = True) -> Broker:
     Raises BrokerUnavailable, NotDurable.
     """
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.broker.connection import check_durability, connect
+    from conduit_tasks.redis_client.connection import check_durability, connect
 
     config = settings()
     redis = connect(config)

@@ -138,7 +138,7 @@ def halting_worker(pipeline: str, node: str, end: Callable[[int], Any] = os._exi
 @contextmanager
 def _connected(pipeline: str) -> Iterator[Broker]:
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.redis_client.connection import connect
     from conduit_tasks.settings import settings
 
     redis = connect(settings())

@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION, portions
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.lifecycle import SCHEMA
 from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.dead_letters.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, Fenced, SpoolError
+from conduit_tasks.redis_client.connection import reaching
+from conduit_tasks.redis_client.portions import PORTION, portions
 from conduit_tasks.spool.checkpoint import COLLECTED, SEALED, Checkpoint, Mark, covers, tokens, trusted
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.names import known_as

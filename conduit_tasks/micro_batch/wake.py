@@ -106,9 +106,9 @@ class Watch:
     def open(cls, pipeline_id: str) -> Self:
         """Opens a watch by the pipeline's file as it is now. Raises ConfigError, BrokerUnavailable."""
         from conduit_tasks.broker.broker import Broker
-        from conduit_tasks.broker.connection import connect
         from conduit_tasks.connectors.registry import source_class
         from conduit_tasks.micro_batch.context import open_spool
+        from conduit_tasks.redis_client.connection import connect
         from conduit_tasks.settings import settings
 
         pipeline = get_pipeline(pipeline_id)

@@ -31,7 +31,7 @@ class _Kind(NamedTuple):
 def check_plugins(keys: PipelineKeys, report: Findings, base: Path) -> None:
     """Checks plugins, their settings, filters and conditions; imports the modules that know them."""
     from conduit_tasks.connectors import registry
-    from conduit_tasks.dead_letters.plugin import unfit
+    from conduit_tasks.connectors.letters import unfit
     from conduit_tasks.filters import compile_filters
 
     sources = _Kind(registry.source_class, registry.known)

@@ -2,16 +2,14 @@
 
 The format is a zero byte, the schema's id in four bytes (big-endian), the data. Schemas come from a registry
 (`processors.schema_registry`) and are kept as long as the chain lives. A registry that cannot be reached stops the
-task and nacks nothing. Data that would be larger or deeper than a record may be is not decoded (`avro_bound`).
+task and nacks nothing. Data that would be larger or deeper than a record may be is not decoded (`schemas.bound`).
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
@@ -20,13 +18,15 @@ from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
-from conduit_tasks.processors.schema_registry import OPTIONS, SchemaRegistry, check_options, open_registry
+from conduit_tasks.processors.schema_registry import OPTIONS, check_options, open_registry
 from conduit_tasks.processors.schema_work import Counted
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
+from conduit_tasks.schemas.avro import json_value, parsed_schema
+from conduit_tasks.schemas.registry import SchemaRegistry
 
 if TYPE_CHECKING:
-    from conduit_tasks.processors.avro_bound import Bound
+    from conduit_tasks.schemas.bound import Bound
 
 HEAD = 5
 _FIELD = Option("field", "the field, under .Key or .Payload", default=".Payload.After")
@@ -78,7 +78,7 @@ class DecodeAvro(_Avro):
         id = int.from_bytes(raw[1:HEAD], "big")
         import fastavro
 
-        from conduit_tasks.processors.avro_bound import Beyond, Bound
+        from conduit_tasks.schemas.bound import Beyond, Bound
 
         known = self._schemas.get(id)
         if known is None:
@@ -181,33 +181,3 @@ class EncodeAvro(_Avro):
 def _written_by(id: int, text: str) -> tuple[bytes, Any, Counted]:
     parsed = parsed_schema(text)
     return b"\0" + id.to_bytes(4, "big"), parsed, Counted(parsed)
-
-
-def parsed_schema(text: str) -> Any:
-    import fastavro
-    from fastavro.schema import SchemaParseException, UnknownType
-
-    try:
-        return fastavro.parse_schema(jsons.loads(text))
-    except (SchemaParseException, UnknownType, jsons.JSONDecodeError) as error:
-        raise ConfigError(f"a schema of the registry is no Avro schema: {error}; register it again") from None
-
-
-def json_value(value: Any) -> Any:  # noqa: PLR0911 - one line per type
-    """Converts a decoded Avro value into one that JSON can hold."""
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case dict():
-            return {name: json_value(each) for name, each in value.items()}
-        case list():
-            return [json_value(each) for each in value]
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case date() | time():
-            return value.isoformat()
-        case timedelta():
-            return str(value)
-    return str(value)

@@ -105,9 +105,9 @@ class Dedupe(ManyProcessor):
     def _holders(self, claims: list[str], ids: list[str]) -> list[str]:
         if _memory is not None:
             return [_memory.setdefault(claim, asks) for claim, asks in zip(claims, ids)]
-        from conduit_tasks.broker import scripts
-        from conduit_tasks.broker.access import portions
-        from conduit_tasks.broker.connection import connect
+        from conduit_tasks.processors import scripts
+        from conduit_tasks.redis_client.connection import connect
+        from conduit_tasks.redis_client.portions import portions
 
         if self._redis is None:
             self._redis = connect(installation())

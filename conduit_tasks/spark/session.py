@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from conduit_tasks import logs
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch.halting import halting_worker
 from conduit_tasks.settings import Settings, settings
 from conduit_tasks.spark import jvm, local
 from conduit_tasks.spark.ended import job
@@ -33,6 +32,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+Ending = Callable[[str, str], AbstractContextManager[None]]
+"""Returns a block that a forceful stop of the pipeline ends, with this worker; picklable, called with pipeline and
+node."""
 
 
 class Executors(Protocol):
@@ -65,12 +69,14 @@ class Executors(Protocol):
 _executors: Executors | None = None
 _local: LocalExecutors | None = None
 _about: tuple[str, str] = ("", "")
+_ending: Ending | None = None
 
 
-def work_for(pipeline: str, node: str) -> None:
-    """Sets the pipeline and node of this process's jobs; called before the first one."""
-    global _about  # noqa: PLW0603 - one node per process
-    _about = (pipeline, node)
+def work_for(pipeline: str, node: str, ending: Ending | None = None) -> None:
+    """Sets the pipeline and node of this process's jobs, and what ends a worker that the pipeline has no use for any
+    more; called before the first one."""
+    global _about, _ending
+    _about, _ending = (pipeline, node), ending
 
 
 def prepare() -> None:
@@ -120,7 +126,7 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     child process does it."""
     if not pieces:
         return []
-    work = _InExecutor(settings(), function, logs.fields())
+    work = _InExecutor(settings(), function, logs.fields(), _ending)
     size = getattr(function, "size", None)
     with job():
         if _local is not None and size is not None and size.small(len(pieces)):
@@ -190,14 +196,14 @@ class _InExecutor:
     function: Callable[[Any], Any]
     about: Mapping[str, Any]
     """Fields of its log records."""
+    ending: Ending | None
 
     def __call__(self, piece: Any) -> Any:
         self.settings.use()
         logs.configure()
-        with logs.about(**self.about), self._ending():
+        with logs.about(**self.about), self._block():
             return self.function(piece)
 
-    def _ending(self) -> AbstractContextManager[None]:
-        """Returns a block that a forceful stop of the pipeline ends, with this worker."""
+    def _block(self) -> AbstractContextManager[None]:
         pipeline, node = self.about.get("pipeline"), self.about.get("node")
-        return halting_worker(pipeline, node) if pipeline and node else nullcontext()
+        return self.ending(pipeline, node) if self.ending and pipeline and node else nullcontext()

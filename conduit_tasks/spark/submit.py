@@ -21,7 +21,6 @@ from conduit_tasks.private import python_sockets
 from conduit_tasks.spark import cds
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
-APPLICATION = Path(__file__).with_name("app.py")
 DEFAULTS_FILE = "include/spark-defaults.conf"
 """File with the user's own Spark settings, below the home folder; in the format of Spark's file of that name."""
 

@@ -54,7 +54,7 @@ def url(layout: Layout) -> str:
 
 def fsync_always(layout: Layout) -> None:
     """Makes the running server fsync before it answers, as the gateway needs. Raises BrokerUnavailable."""
-    from conduit_tasks.broker.connection import connect, reaching
+    from conduit_tasks.redis_client.connection import connect, reaching
     from conduit_tasks.settings import Settings
 
     client = connect(Settings(redis_url=url(layout)))

@@ -25,6 +25,7 @@ from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faulty_files import Patch, files
 from conduit_tasks.verify.faulty_redis import commands
 from conduit_tasks.verify.machine import Orders, machine
+from conduit_tasks.verify.scripts import scripts
 from conduit_tasks.verify.world import World
 
 
@@ -48,12 +49,9 @@ def faulty(world: World, disk: Disk) -> Iterator[None]:
 def load_scripts(client: Any) -> None:
     """Loads every script into the server, so that a call is one point: otherwise an aim would be spent on the first
     call's "no such script"."""
-    from conduit_tasks.broker import scripts
-
     batch = client.pipeline(transaction=False)
-    for script in vars(scripts).values():
-        if isinstance(script, scripts.Script):
-            batch.script_load(script.source)
+    for _, _, script in scripts():
+        batch.script_load(script.source)
     batch.execute()
 
 

@@ -8,6 +8,7 @@ import redis
 
 from conduit_tasks.verify.faulty_files import Patch
 from conduit_tasks.verify.machine import Orders
+from conduit_tasks.verify.scripts import scripts
 from conduit_tasks.verify.wire import answers, execute, run, unless_error
 from conduit_tasks.verify.world import World
 
@@ -40,17 +41,14 @@ def commands(world: World, orders: Orders) -> list[Patch]:
     """Returns the patches of Redis' client and scripts."""
     from redis.client import Pipeline
 
-    from conduit_tasks.broker import scripts
-
     names: dict[str, str] = {}
     rings: set[str] = set()
     patches: list[Patch] = []
-    for name, script in list(vars(scripts).items()):
-        if isinstance(script, scripts.Script):
-            patches.append((scripts, name, moved := _on_our_clock(script)))
-            names[moved.sha] = moved.name
-            if "K.bell" in script.source:
-                rings.add(moved.name)
+    for module, name, script in scripts():
+        patches.append((module, name, moved := _on_our_clock(script)))
+        names[moved.sha] = moved.name
+        if "K.bell" in script.source:
+            rings.add(moved.name)
 
     def on_our_clock(client: Any, *args: Any) -> Any:
         """Sets the time that the script reads, and runs it, in one round trip."""

@@ -8,8 +8,7 @@ any call renews.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -27,6 +26,7 @@ from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
 from conduit_tasks.topology import Node
+from conduit_tasks.verify.refused import Calls
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario_file import PIPELINE
 
@@ -63,7 +63,7 @@ class Guards:
         self.found, self.redis, self.resting = found, redis, resting
         self._random = Random(f"guards {seed}")
         self._tried: set[str] = set()
-        self._kinds: dict[bytes, bytes] = {}
+        self._calls = Calls(found, redis)
 
     def hooks(self) -> list[Hook]:
         """Returns the hooks of all calls: each is tried beside the call that it imitates, with the same arguments."""
@@ -89,60 +89,60 @@ class Guards:
             ),
         ]
 
-    # -- what is tried ------------------------------------------------------------------------------------------
-
     def _staging(self, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
         if self._due("stage fenced"):
-            self._refused(
+            self._calls.refused(
                 "stage with an old token", Fenced, lambda: broker.micro_batches.stage(node, m, 1, stage, *more)
             )
         if self._due("stage halted", broker, node, token):
             for status in ("degraded", "stopped"):
-                with self._being(status):
+                with self._calls.being(status):
                     again = lambda: broker.micro_batches.stage(node, m, token, stage, *more, **named)  # noqa: E731
-                    self._refused(f"stage while the pipeline is {status}", PipelineStopped, again)
+                    self._calls.refused(f"stage while the pipeline is {status}", PipelineStopped, again)
 
     def _staged(self, _: Any, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
         """Checks invariant 3: the first stage is final."""
         if self._due("staged", broker, node, token):
             other = replace(stage, manifest=stage.manifest + ".other")
-            self._idle("a second stage", lambda: broker.micro_batches.stage(node, m, token, other, *more, **named))
+            self._calls.idle(
+                "a second stage", lambda: broker.micro_batches.stage(node, m, token, other, *more, **named)
+            )
 
     def _sealing(self, broker: Any, m: int, token: int, **named: Any) -> None:
         if self._due("seal fenced"):
-            self._refused("seal with an old token", Fenced, lambda: broker.micro_batches.seal(m, 1, **named))
+            self._calls.refused("seal with an old token", Fenced, lambda: broker.micro_batches.seal(m, 1, **named))
         if self._due("seal halted", broker, "seal", token):
-            with self._being("degraded"):
+            with self._calls.being("degraded"):
                 call = lambda: broker.micro_batches.seal(m, token, **named)  # noqa: E731
-                self._refused("seal while the pipeline is degraded", PipelineStopped, call)
+                self._calls.refused("seal while the pipeline is degraded", PipelineStopped, call)
 
     def _sealed(self, _: Any, broker: Any, m: int, token: int, **named: Any) -> None:
         """Checks invariant 6: a sealed micro-batch never changes."""
         if self._due("sealed", broker, "seal", token):
             named["manifest"] += ".other"
             named["total"] += 1
-            self._idle("a second seal", lambda: broker.micro_batches.seal(m, token, **named))
+            self._calls.idle("a second seal", lambda: broker.micro_batches.seal(m, token, **named))
             # By a caller that looked before it was sealed.
             with patch.object(broker.access, "numbers", lambda *_: [m]):
-                self._idle("a restage of what is sealed", broker.micro_batches.drop_unsealed)
+                self._calls.idle("a restage of what is sealed", broker.micro_batches.drop_unsealed)
 
     def _confirming(self, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         if self._due("confirm fenced"):
             call = lambda: broker.deliveries.confirm(destination, m, 1, *more, **named)  # noqa: E731
-            self._refused("confirm with an old token", Fenced, call)
+            self._calls.refused("confirm with an old token", Fenced, call)
         if self._due("confirm beyond", broker, Node.destination(destination), token) and not named.get("epoch"):
             sealed = broker.micro_batches.latest_sealed()
             call = lambda: broker.deliveries.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
-            self._refused("confirm beyond what is sealed", InvariantBroken, call)
+            self._calls.refused("confirm beyond what is sealed", InvariantBroken, call)
 
     def _confirmed(self, _: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Checks invariant 5: a micro-batch that is confirmed in part cannot be confirmed as a whole. If the pipeline
         was stopped, a confirm is refused, also when it is repeated."""
         if self._due("confirm halted", broker, Node.destination(destination), token):
             for status in ("degraded", "stopped"):
-                with self._being(status):
+                with self._calls.being(status):
                     again = lambda: broker.deliveries.confirm(destination, m, token, *more, **named)  # noqa: E731
-                    self._refused(f"confirm while the pipeline is {status}", PipelineStopped, again)
+                    self._calls.refused(f"confirm while the pipeline is {status}", PipelineStopped, again)
         if named.get("epoch") or not self._holds(broker, Node.destination(destination), token):
             return
         if "overlap" in self._tried and self._random.random() >= AGAIN:
@@ -153,18 +153,18 @@ class Guards:
         self._tried.add("overlap")
         whole = [(0, found.total - 1)]
         call = lambda: broker.deliveries.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
-        self._refused("confirm of what is confirmed in part", InvariantBroken, call)
+        self._calls.refused("confirm of what is confirmed in part", InvariantBroken, call)
 
     def _resending(self, what: str, method: str, at: int, part: Any, *args: Any, **named: Any) -> None:
         if self._due(f"{what} fenced"):
             call = lambda: getattr(part, method)(*args[:at], 1, *args[at + 1 :], **named)  # noqa: E731
-            self._refused(f"{what} with an old token", Fenced, call)
+            self._calls.refused(f"{what} with an old token", Fenced, call)
 
     def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Checks C6: records that have voted never vote again."""
         own = Node.destination(destination) if destination else "seal"
         if tripped is None and self._due("vote", broker, own, token):
-            self._idle("a second vote", lambda: broker.deliveries.vote(destination, m, token, *more, **named))
+            self._calls.idle("a second vote", lambda: broker.deliveries.vote(destination, m, token, *more, **named))
 
     def _acking(
         self, broker: Any, source: str, destinations: Any, ack_on: str, token: int | None = None, **_: Any
@@ -196,27 +196,29 @@ class Guards:
                 position=["guards", '"nothing"'],
             )
 
-        self._refused("an ack of what is not confirmed", InvariantBroken, lambda: begin(max(limit + 1, first), token))
+        self._calls.refused(
+            "an ack of what is not confirmed", InvariantBroken, lambda: begin(max(limit + 1, first), token)
+        )
         if ack_on != "stored":
             for destination in (destinations[0], destinations[-1]):
-                with self._numbered("cursor", first - 1, f"destination:{destination}"):
+                with self._calls.numbered("cursor", first - 1, f"destination:{destination}"):
                     what = f"an ack of what {destination} has not confirmed"
-                    self._refused(what, InvariantBroken, lambda: begin(limit, token))
-        self._refused("an ack begun with an old token", Fenced, lambda: begin(limit, 1))
+                    self._calls.refused(what, InvariantBroken, lambda: begin(limit, token))
+        self._calls.refused("an ack begun with an old token", Fenced, lambda: begin(limit, 1))
 
     def _acked(self, broker: Any, source: str, ack: Any, token: int | None = None, *more: Any) -> None:
         if token is None or not self._due("acked"):
             return
-        self._refused("an ack committed with an old token", Fenced, lambda: broker.acks.commit(source, ack, 1))
+        self._calls.refused("an ack committed with an old token", Fenced, lambda: broker.acks.commit(source, ack, 1))
         if self._holds(broker, Node.ack(source), token):
             other = replace(ack, m_to=ack.m_to + 1)
             call = lambda: broker.acks.commit(source, other, token)  # noqa: E731
-            self._refused("an ack committed that was not begun", InvariantBroken, call)
+            self._calls.refused("an ack committed that was not begun", InvariantBroken, call)
 
     def _acquired(self, lease: Any, broker: Any, node: str, owner: str, **_: Any) -> None:
         """Checks invariant 4: a lease is given once, unless Redis forgot it in the same moment."""
         if self._due("lease", broker, node, lease.token):
-            self._refused(
+            self._calls.refused(
                 f"the lease of {node}, which is held", LeaseHeld, lambda: broker.leases.acquire(node, "guards")
             )
 
@@ -228,15 +230,17 @@ class Guards:
         collected, limit = broker.access.numbers("collected")[0], min([sealed, *cursors, *acked])
         if limit < sealed and limit >= collected and self._due("needed"):
             # As if everything before it were collected: so the guard for needed micro-batches is reached.
-            with self._numbered("collected", limit):
+            with self._calls.numbered("collected", limit):
                 needed = lambda: broker.collection.begin(limit + 1)  # noqa: E731
-                self._refused("the collection of what somebody needs", InvariantBroken, needed)
+                self._calls.refused("the collection of what somebody needs", InvariantBroken, needed)
         if sealed > collected + 1 and self._due("out of order"):
-            self._refused("a collection out of order", InvariantBroken, lambda: broker.collection.begin(collected + 2))
+            self._calls.refused(
+                "a collection out of order", InvariantBroken, lambda: broker.collection.begin(collected + 2)
+            )
         found = broker.micro_batches.find(collected + 1)
         if found is not None and found.state != "collecting" and self._due("not begun"):
             end = lambda: broker.collection.end(collected + 1)  # noqa: E731
-            self._refused("the end of a collection that was not begun", InvariantBroken, end)
+            self._calls.refused("the end of a collection that was not begun", InvariantBroken, end)
 
     def _releasing(self, lease: Any, expect_sealed: int | None = None, **_: Any) -> None:
         """Checks that no micro-batch is left behind: a holder that does not know of the newest one keeps its lease."""
@@ -246,8 +250,6 @@ class Guards:
             return
         if lease.release(expect_sealed=sealed - 1) or not self._holds(broker, lease.node, lease.token):
             self.found.broken(f"{lease.node} gives its lease up though micro-batch {sealed} was sealed meanwhile")
-
-    # -- how ----------------------------------------------------------------------------------------------------
 
     def _due(self, what: str, *holder: Any) -> bool:
         """Returns whether to try it: the first time in a history that `holder` (broker, node, token) has its lease, and
@@ -269,66 +271,3 @@ class Guards:
 
     def _runs(self, broker: Any) -> bool:
         return not self.resting() and broker.access.hash(broker.keys.pipeline).get("status") in ("running", "stopping")
-
-    def _refused(self, what: str, kind: type[Exception], call: Callable[[], Any]) -> None:
-        before = self._state()
-        try:
-            call()
-        except kind:
-            pass
-        except Exception as error:  # noqa: BLE001 - reported with its type
-            self.found.broken(f"{what}: refused with {type(error).__name__} ({error}), not with {kind.__name__}")
-        else:
-            self.found.broken(f"{what} is accepted")
-        self._same(what, before)
-
-    def _idle(self, what: str, call: Callable[[], Any]) -> None:
-        before = self._state()
-        with suppress(PipelineStopped, Fenced):
-            call()
-        self._same(what, before)
-
-    def _same(self, what: str, before: dict[bytes, Any]) -> None:
-        after = self._state()
-        changed = sorted(key.decode() for key in {*before, *after} if before.get(key) != after.get(key))
-        if changed:
-            self.found.broken(f"{what} changes {', '.join(changed)}")
-
-    def _state(self) -> dict[bytes, Any]:
-        """Returns the content of every key, except leases and keys that expire."""
-        keys = sorted(
-            key
-            for key in self.redis.keys(f"{{conduit:{PIPELINE}}}:*")
-            if not any(part in key for part in (b":lease:", b":run:", b":finished:"))
-        )
-        new = [key for key in keys if key not in self._kinds]
-        self._kinds |= dict(zip(new, self._all("TYPE", new)))
-        # DUMP of a large hash gives the same fields in another order now and then.
-        hashes = [key for key in keys if self._kinds[key] == b"hash"]
-        rest = [key for key in keys if self._kinds[key] != b"hash"]
-        return {**dict(zip(hashes, self._all("HGETALL", hashes))), **dict(zip(rest, self._all("DUMP", rest)))}
-
-    def _all(self, command: str, keys: list[bytes]) -> list[Any]:
-        batch = self.redis.pipeline(transaction=False)
-        for key in keys:
-            batch.execute_command(command, key)
-        return list(batch.execute()) if keys else []
-
-    @contextmanager
-    def _being(self, status: str) -> Iterator[None]:
-        with self._numbered("status", status):
-            yield
-
-    @contextmanager
-    def _numbered(self, name: str, value: Any, of: str = "pipeline") -> Iterator[None]:
-        """Sets a field of a hash while the block runs, then restores it."""
-        key = f"{{conduit:{PIPELINE}}}:{of}"
-        held = self.redis.hget(key, name)
-        self.redis.hset(key, name, value)
-        try:
-            yield
-        finally:
-            if held is None:
-                self.redis.hdel(key, name)
-            else:
-                self.redis.hset(key, name, held)

@@ -107,8 +107,8 @@ def set_up(history: History) -> Iterator[None]:
 
 def _connected(history: History, stack: ExitStack) -> None:
     """Opens one connection for all, as one process moves at a time: opening one takes longer than most of its uses."""
-    from conduit_tasks.broker import connection
-    from conduit_tasks.broker.connection import check_durability, connect, options
+    from conduit_tasks.redis_client import connection
+    from conduit_tasks.redis_client.connection import check_durability, connect, options
 
     for module, name in everywhere(check_durability):
         # Asked once is enough for a server of our own.

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.scripts import Script
+from conduit_tasks.redis_client.script import Script, load
 from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers
 from tests.browser import Tab, browser, tab_of
 from tests.micro_batch.harness import write_pipeline
@@ -54,18 +54,16 @@ def site(home: Path, airflow: Airflow) -> Iterator[str]:
 
 
 @pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+def sample(tmp_path: Path) -> Script:
     """Adds figures to a series at any time."""
     (tmp_path / "sampling" / "part").mkdir(parents=True)
-    (tmp_path / "sampling" / "_shared.lua").write_text((scripts._folder() / "_shared.lua").read_text())
+    (tmp_path / "sampling" / "_shared.lua").write_text((scripts.FOLDER / "_shared.lua").read_text())
     (tmp_path / "sampling" / "part" / "sampling.lua").write_text(
         "-- @key series hash\n-- @arg node text\n-- @arg rest text*2000\n"
         "for i = 1, #A.rest, 2 do sample(K.series, A.node, cjson.decode(A.rest[i + 1]), tonumber(A.rest[i])) end\n"
         "return {'ok'}"
     )
-    with monkeypatch.context() as patch:
-        patch.setattr(scripts, "_folder", lambda: tmp_path / "sampling")
-        return scripts.load("sampling")
+    return load(tmp_path / "sampling", "sampling")
 
 
 def history(script: Script, pipeline: str = "p", seconds: int = 7_200) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.broker.leases import Lease
-from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import Stage
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Record
+from conduit_tasks.redis_client.connection import connect
+from conduit_tasks.redis_client.script import Script
 from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.redis_client.portions import PORTION
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
 
 JUMP = 3_600.0

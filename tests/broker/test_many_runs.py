@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.redis_client.portions import PORTION
 from tests.broker.conftest import Feed, cut_off
 from tests.broker.test_portions import MANY, everything
 

@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.leases import Lease
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import Ack, Stage
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
+from conduit_tasks.redis_client.script import Script
 from tests.broker.conftest import make_broker, piece
 from tests.broker.test_votes import Window, runs, voted
 from tests.conftest import RedisServer

@@ -8,14 +8,14 @@ import pytest
 
 from conduit_tasks.broker import ranges as ranges_module
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
-from conduit_tasks.broker.scripts import Script
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.rebuild import Rebuilt, apply
 from conduit_tasks.record.dead_letter import DeadLetter
+from conduit_tasks.redis_client.portions import PORTION
+from conduit_tasks.redis_client.script import Script
 from tests.broker.conftest import DESTINATIONS, Feed, cut_off, letter, piece
 
 MANY = 4 * PORTION + 100

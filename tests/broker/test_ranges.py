@@ -43,7 +43,13 @@ def test_the_text_form_is_canonical_and_reads_back(a: set[int]) -> None:
     assert all(b - a > 1 for a, b in zip(bounds[1::2], bounds[2::2])), "ranges that touch are one"
 
 
-SHARED = (files("conduit_tasks.broker") / "scripts" / "_shared.lua").read_text()
+SHARED = "".join(
+    file.read_text()
+    for file in (
+        files("conduit_tasks.redis_client") / "prelude.lua",
+        files("conduit_tasks.broker") / "scripts/_shared.lua",
+    )
+)
 many = st.sets(st.integers(0, 700), max_size=500)
 
 

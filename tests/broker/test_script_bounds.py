@@ -1,6 +1,6 @@
 """While a script runs Redis serves nobody else: each takes, and touches, no more than a known number of things.
 
-The scripts are those of the folder: a new one is held to the same.
+The scripts are those of the folders: a new one is held to the same.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -17,14 +16,17 @@ from benchmarks import longest
 from benchmarks.calls import cases
 from benchmarks.calls.parts import Call
 from benchmarks.calls.stored import stored
-from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.scripts import load, path, paths
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.gateway.store import Budget, IngestStore
+from conduit_tasks.redis_client.portions import PORTION
+from conduit_tasks.redis_client.script import Script, paths
+from conduit_tasks.redis_client.script import load as load_from
+from conduit_tasks.verify.scripts import MODULES
 from tests.broker.conftest import Feed, letter
 
-NAMES = sorted(paths(files("conduit_tasks.broker") / "scripts"))
+FOLDERS = {name: module.FOLDER for module in MODULES for name in paths(module.FOLDER)}
+NAMES = sorted(FOLDERS)
 MOST = 20_000
 """Items of a list."""
 COMMANDS = 13_000
@@ -47,9 +49,17 @@ WHOLE: Mapping[tuple[str, str], str] = {
 """What a script takes as a whole, and why that is bounded."""
 
 
+def load(name: str) -> Script:
+    return load_from(FOLDERS[name], name)
+
+
+def text(name: str) -> str:
+    return paths(FOLDERS[name])[name].read_text()
+
+
 def body(name: str) -> str:
     """A script without its comments."""
-    return re.sub(r"--.*", "", path(name).read_text())
+    return re.sub(r"--.*", "", text(name))
 
 
 def items(kind: str, count: int) -> Any:
@@ -116,7 +126,7 @@ def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(
 
 def test_every_list_says_how_much_it_takes() -> None:
     bare = re.compile(r"^-- @(?:key|arg) +\w+ +\w+\*(?!\d).*", re.MULTILINE)
-    unsaid = [(name, line) for name in NAMES for line in bare.findall(path(name).read_text())]
+    unsaid = [(name, line) for name in NAMES for line in bare.findall(text(name))]
     assert not unsaid
 
 

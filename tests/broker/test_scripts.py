@@ -14,14 +14,17 @@ import pytest
 import conduit_tasks
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.redis_client import script
+from conduit_tasks.verify.scripts import MODULES
+from conduit_tasks.verify.scripts import scripts as every
+
+PACKAGE = Path(conduit_tasks.__file__).parent
 
 
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> scripts.Script:
-    (tmp_path / "scripts" / "part").mkdir(parents=True)
-    (tmp_path / "scripts" / "_shared.lua").write_text("")
-    (tmp_path / "scripts" / "part" / "one.lua").write_text(body)
-    monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
-    return scripts.load("one")
+def load(tmp_path: Path, body: str) -> script.Script:
+    (tmp_path / "part").mkdir(parents=True)
+    (tmp_path / "part" / "one.lua").write_text(body)
+    return script.load(tmp_path, "one")
 
 
 @pytest.mark.parametrize(
@@ -33,22 +36,34 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> scripts.
         ("-- @arg a float\nreturn A.a", "declares a as float"),
     ],
 )
-def test_a_header_that_does_not_fit_its_body_fails_when_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
-) -> None:
+def test_a_header_that_does_not_fit_its_body_fails_when_it_is_loaded(tmp_path: Path, body: str, said: str) -> None:
     with pytest.raises(TypeError, match=said):
-        load(tmp_path, monkeypatch, body)
+        load(tmp_path, body)
 
 
 def test_a_script_is_known_by_its_name_alone(tmp_path: Path) -> None:
     for part in ("one", "other"):
         (tmp_path / part).mkdir()
         (tmp_path / part / f"in_{part}.lua").touch()
-    assert sorted(scripts.paths(tmp_path)) == ["in_one", "in_other"]
-    scripts.paths.cache_clear()
-    (tmp_path / "other" / "in_one.lua").touch()
-    with pytest.raises(TypeError, match="have the same name"):
-        scripts.paths(tmp_path)
+    (tmp_path / "beside.lua").touch()
+    assert sorted(script.paths(tmp_path)) == ["beside", "in_one", "in_other"]
+    for again in (tmp_path / "other" / "in_one.lua", tmp_path / "in_other.lua"):
+        script.paths.cache_clear()
+        again.touch()
+        with pytest.raises(TypeError, match="have the same name"):
+            script.paths(tmp_path)
+        again.unlink()
+
+
+def test_no_two_packages_have_a_script_of_one_name() -> None:
+    names = [found.name for _, _, found in every()]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_every_script_that_lies_in_a_folder_is_loaded() -> None:
+    lying = {name for module in MODULES for name in script.paths(module.FOLDER)}
+    assert lying == {found.name for _, _, found in every()}
+    assert len(lying) == len([*PACKAGE.rglob("*.lua")]) - len(["prelude", "_shared"])
 
 
 def test_a_script_lies_in_the_folder_of_the_part_that_runs_it(broker: Broker) -> None:
@@ -60,7 +75,7 @@ def test_a_script_lies_in_the_folder_of_the_part_that_runs_it(broker: Broker) ->
         for constant in re.findall(r"\bscripts\.([A-Z_]+)\b", Path(str(module.__file__)).read_text())
     }
     assert {"leases", "micro_batches", "deliveries", "acks"} <= {name for name, _ in run}
-    assert {(name, script) for name, script in run if scripts.path(script).parent.name != name} == set()  # type: ignore[attr-defined]
+    assert {(name, of) for name, of in run if script.paths(scripts.FOLDER)[of].parent.name != name} == set()  # type: ignore[attr-defined, arg-type]
 
 
 def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker) -> None:
@@ -70,7 +85,7 @@ def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker)
         scripts.RENEW(broker.redis, {"lease": "l", "scopes": []}, token="1")
 
 
-def test_lists_and_json_arrive_as_declared(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_and_json_arrive_as_declared(broker: Broker, tmp_path: Path) -> None:
     body = """
 -- @key one   hash
 -- @key more  hash*9
@@ -79,14 +94,13 @@ def test_lists_and_json_arrive_as_declared(broker: Broker, tmp_path: Path, monke
 -- @arg rest  text*9
 return {K.one, #K.more, K.more[2], A.n, cjson.decode(A.data).deep[1], #A.rest, A.rest[3]}
 """
-    script = load(tmp_path, monkeypatch, body)
+    found = load(tmp_path, body)
     keys = {"one": "{t}1", "more": ["{t}2", "{t}3"]}
     big = 9_007_199_254_740_991
-    answer = script(broker.redis, keys, n=big, data={"deep": ["é"]}, rest=["a", "b", "c"])
+    answer = found(broker.redis, keys, n=big, data={"deep": ["é"]}, rest=["a", "b", "c"])
     assert answer == ["{t}1", 2, "{t}3", str(big), "é", 3, "c"]
 
 
-PACKAGE = Path(conduit_tasks.__file__).parent
 BESIDE_SCRIPTS = {
     ("broker/lifecycle.py", "hsetnx"): "the state of a new pipeline: something new, which a full Redis refuses",
     ("broker/lifecycle.py", "set"): "the same",

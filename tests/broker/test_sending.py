@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.errors import Fenced
+from conduit_tasks.redis_client.portions import PORTION
 from tests.broker.conftest import Feed, cut_off
 
 

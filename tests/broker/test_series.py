@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import portions
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.series import COARSE, FINE, Bucket, Buckets, Width
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.record.counts import Counts
+from conduit_tasks.redis_client.portions import portions
+from conduit_tasks.redis_client.script import Script, load
 from tests.broker.conftest import Feed
 
 WIDTHS = (FINE, COARSE)
@@ -36,9 +36,9 @@ def read(broker: Broker, width: Width, *nodes: str) -> dict[str, Buckets]:
 
 
 @pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> Script:
+def sample(tmp_path: Path, broker: Broker) -> Script:
     """Adds figures at any time."""
-    shared = (scripts._folder() / "_shared.lua").read_text()
+    shared = (scripts.FOLDER / "_shared.lua").read_text()
     (tmp_path / "part").mkdir()
     (tmp_path / "_shared.lua").write_text(shared)
     (tmp_path / "part" / "sampling.lua").write_text(
@@ -46,9 +46,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> S
         "for _, now in ipairs(A.times) do sample(K.series, A.node, cjson.decode(A.figures), tonumber(now)) end\n"
         "return {'ok'}"
     )
-    with monkeypatch.context() as patch:
-        patch.setattr(scripts, "_folder", lambda: tmp_path)
-        return scripts.load("sampling")
+    return load(tmp_path, "sampling")
 
 
 def add(broker: Broker, script: Script, times: Sequence[int], figures: Mapping[str, int]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
-from conduit_tasks.stack.trial import kills
-from conduit_tasks.stack.trial.engine import Engine, TrialError, until
-from conduit_tasks.stack.trial.images import link_or_copy
+from conduit_tasks.trial import kills
+from conduit_tasks.trial.engine import Engine, TrialError, until
+from conduit_tasks.trial.images import link_or_copy
 
 
 def engine(folder: Path, answer: str, code: int = 0) -> Engine:
@@ -57,3 +58,12 @@ def test_jars_are_linked(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     link_or_copy(str(tmp_path / "a"), str(tmp_path / "b"))
     assert (tmp_path / "b").stat().st_ino == (tmp_path / "a").stat().st_ino
+
+
+@pytest.mark.parametrize("name", ["conduit_tasks.trial", "conduit_tasks.stack.trial"])
+def test_the_trial_is_started_by_either_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trial", "down"])
+    monkeypatch.delitem(sys.modules, "conduit_tasks.trial.__main__", raising=False)
+    with pytest.raises(SystemExit, match="call this in a checkout of the project"):
+        runpy.run_module(name, run_name="__main__")

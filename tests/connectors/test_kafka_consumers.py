@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer
 from tests.connectors.kafka import Kafka, after

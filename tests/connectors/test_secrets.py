@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import redis
 
-from conduit_tasks.broker.connection import address, connect
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.operate.status import snapshot
+from conduit_tasks.redis_client.connection import address, connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.urls import readable
 from tests.conftest import RedisServer

@@ -10,10 +10,10 @@ import pytest
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.spark import SparkDestination, SparkSource
 from conduit_tasks.errors import ConfigError, Refused, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
+from conduit_tasks.spark.connector import SparkDestination, SparkSource
 from tests.connectors.test_parquet import rows
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
 
@@ -69,7 +69,7 @@ def test_the_rows_of_a_micro_batch_pass_through_the_driver_in_pages_of_some_byte
         "SELECT id AS i, id div 3 AS n, timestamp_micros((id div 3) * 1000) AS at, lpad(id div 3, 4, '0') AS name, "
         "repeat('x', 9000) AS text, array(repeat('y', 1000)) AS `odd name`, CAST(null AS STRING) AS no FROM range(60)"
     ).write.format("orc").save(str(home / "in"))
-    monkeypatch.setattr("conduit_tasks.connectors.spark.PAGE", 100_000)
+    monkeypatch.setattr("conduit_tasks.spark.connector.PAGE", 100_000)
     tables = []
     batches = SparkSource._batches
 

@@ -12,11 +12,11 @@ import pytest
 
 from conduit_tasks.broker.breakers import BreakerState
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import Fenced, Refused, Unavailable
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.topology import Breaker as Options
 from conduit_tasks.topology import Delivery

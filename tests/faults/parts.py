@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-import conduit_tasks.spark.app
+import conduit_tasks.application.app
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.operate.status import snapshot
 from conduit_tasks.stack.ports import free_port
@@ -137,7 +137,7 @@ class Application:
             "CONDUIT_SMALL_RECORDS": "0",
             **self.environment,
         }
-        command = [sys.executable, conduit_tasks.spark.app.__file__]
+        command = [sys.executable, conduit_tasks.application.app.__file__]
         command += ["--pipeline", self.pipeline, "--node", self.node, "--run", self.run]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

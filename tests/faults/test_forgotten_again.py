@@ -14,9 +14,7 @@ from typer.testing import CliRunner, Result
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.redrive import Redrives
-from conduit_tasks.broker.replay import Replays
 from conduit_tasks.cli.main import app
-from conduit_tasks.connectors.base import Limit
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import BrokerUnavailable, SpoolError, StateLost
@@ -26,7 +24,6 @@ from conduit_tasks.micro_batch.context import Context, open_spool, opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.resend import prepare
 from conduit_tasks.resend import redrive as redriving
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.checkpoint import Checkpoint
@@ -196,84 +193,6 @@ def test_copies_of_parked_records_stay_until_a_mark_says_that_they_were_sent(
     assert delivered(quick, "A") == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.proves("X7", "X3")
-def test_a_replay_in_the_second_that_redis_forgot_stands(quick: Path, broker: Forgetful) -> None:
-    # Given a destination that joined late and got what it missed by a replay, which Redis has forgotten
-    place = joined(quick)
-    early = broker.log()
-    assert again(*IN)[0].delivered == 30
-    broker.put_back(early)
-    # When more comes
-    place.feed(2)
-    drive()
-    # Then what was replayed is still there
-    assert place.got("late") == [*range(30, 40), *range(30), 40, 41]
-
-
-@pytest.mark.proves("X7", "X3")
-def test_a_replay_that_redis_forgot_is_known_to_the_next_one(quick: Path, broker: Forgetful) -> None:
-    # Given a replay that Redis has forgotten
-    place = joined(quick)
-    early = broker.log()
-    assert again(*IN)[0].delivered == 30
-    broker.put_back(early)
-    # When the same is replayed before any run, then nothing is missing, and nothing is cut away
-    assert again(*IN)[0].chosen == 0
-    assert place.got("late") == [*range(30, 40), *range(30)]
-
-
-@pytest.mark.proves("X7", "X3")
-def test_a_portion_that_redis_forgets_while_its_replay_goes_on_is_sent_again(
-    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given a destination that joined late, and a replay to it in portions of ten
-    place = joined(quick)
-    monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
-    confirm, confirmed = Replays.confirm, list[int]()
-
-    def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
-        early = broker.log()
-        confirm(self, destination, run, token, number, *args, **more)
-        if not confirmed:
-            broker.put_back(early)
-        confirmed.append(number)
-
-    # When Redis forgets the first one right after it was confirmed, and the replay goes on
-    monkeypatch.setattr(Replays, "confirm", forgets)
-    again(*IN)
-    # Then it does not end before all is there
-    assert confirmed[0] == 0
-    assert len(set(confirmed)) > 2
-    assert sorted(place.got("late")) == list(range(40))
-
-
-@pytest.mark.proves("X7", "X3")
-def test_a_replay_of_which_redis_forgets_something_in_every_pass_ends_and_goes_on_when_it_is_called_again(
-    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given a destination that joined late, and a Redis that forgets the first portion whenever it was confirmed
-    place = joined(quick)
-    monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
-    confirm, forgotten = Replays.confirm, list[int]()
-
-    def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
-        early = broker.log()
-        confirm(self, destination, run, token, number, *args, **more)
-        if number == 0:
-            broker.put_back(early)
-            forgotten.append(number)
-
-    # When a replay goes on, then it ends, and says what to do
-    with monkeypatch.context() as patch:
-        patch.setattr(Replays, "confirm", forgets)
-        with pytest.raises(StateLost, match=r"10 times .* call it again"):
-            again(*IN)
-    assert len(forgotten) == 10
-    # And called again it goes on
-    again(*IN)
-    assert sorted(place.got("late")) == list(range(40))
-
-
 @pytest.mark.proves("X7", "X2")
 def test_a_letter_that_a_replay_sent_is_closed_in_the_store_once_a_mark_says_so(
     quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
@@ -323,26 +242,6 @@ def test_a_letter_that_a_cleared_task_sent_is_closed_in_the_store_once_a_mark_sa
     assert delivered(quick, "x") == [0]
 
 
-@pytest.mark.proves("X7", "X3")
-def test_a_replay_has_not_ended_before_a_mark_says_so(
-    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given a spool that takes no marks
-    place = joined(quick)
-    with monkeypatch.context() as patch:
-        patch.setattr(Marker, "mark", failing(Marker.mark, after=0))
-        # When something is replayed, then it ends with the error
-        with pytest.raises(SpoolError):
-            again(*IN)
-    early = broker.log()
-    # And called again, it ends, sends nothing twice, and stands if Redis forgets that
-    again(*IN)
-    broker.put_back(early)
-    place.feed(2)
-    drive()
-    assert place.got("late") == [*range(30, 40), *range(30), 40, 41]
-
-
 @pytest.mark.proves("X7")
 def test_a_mark_of_an_older_version_that_counts_no_words_is_read(
     quick: Path, broker: Forgetful, caplog: pytest.LogCaptureFixture
@@ -366,27 +265,6 @@ def test_a_mark_of_an_older_version_that_counts_no_words_is_read(
     assert "Redis has forgotten" not in caplog.text
     with opened("p", "r") as context:
         assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].words
-
-
-@pytest.mark.proves("X2", "X3", "C14")
-def test_records_that_fail_in_two_replays_are_told_apart_by_a_redrive(quick: Path) -> None:
-    # Given two records that fail, and replays of an interval each, in which both are the first
-    bad = "or (eq .Payload.After.n 0) (eq .Payload.After.n 5)"
-    place = Place(quick, "file", f"processors: [{{id: bad, plugin: error, condition: '{{{{ {bad} }}}}'}}]")
-    place.feed(10)
-    drive()
-    again("2013-03-01T00:00", "2013-03-01T05:00", "a", what="all", run="one")
-    again("2013-03-01T05:00", "2013-03-01T10:00", "a", what="failed", run="two")
-    assert len(letters("a")) == 2
-    # When they are redriven, and fail again, and are redriven after their cause is fixed
-    redrive()
-    assert len(letters("a")) == 2
-    place.more = ""
-    place.write(place.names)
-    assert redrive().exit_code == 0
-    # Then both have arrived
-    assert letters("a") == []
-    assert {0, 5} <= set(place.got("a"))
 
 
 def waiting(home: Path) -> Source:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.errors import BrokerFull
 from conduit_tasks.metrics.state import samples
@@ -17,6 +16,7 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.operate import control
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings, forget
 from tests.changes.parts import conduit
 from tests.conftest import RedisServer

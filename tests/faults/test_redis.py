@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.application import app
 from conduit_tasks.settings import forget
-from conduit_tasks.spark import app
 from conduit_tasks.topology import UNTOLD
 from tests.conftest import RedisServer
 from tests.faults.forgetful import Forgetful

@@ -15,10 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.spark.submit import APPLICATION, launch
+from conduit_tasks.spark.submit import launch
 from tests.faults.parts import Receiver, account, drive, events, until
 from tests.jvm import quick_options
 from tests.micro_batch.harness import here, write_pipeline

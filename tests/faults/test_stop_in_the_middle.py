@@ -31,7 +31,8 @@ ASKING = """
 """
 APPLICATION = """
 import sys
-from conduit_tasks.spark import app, session
+from conduit_tasks.application import app
+from conduit_tasks.spark import session
 session.run_all = lambda function, pieces: [function(piece) for piece in pieces]
 sys.exit(app.main(["--pipeline", "p", "--node", sys.argv[1], "--run", "run"]))
 """

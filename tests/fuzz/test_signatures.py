@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from conduit_tasks.connectors.gateway import SCHEMES, GatewaySource
 from conduit_tasks.connectors.signatures import key_of
 from conduit_tasks.gateway.attributes import BadEvent
+from conduit_tasks.gateway.connector import SCHEMES, GatewaySource
 from conduit_tasks.gateway.parse import Webhooks, parse
 from conduit_tasks.gateway.services import FORM, handshake
 from conduit_tasks.gateway.verify import Headers, Mark, Unverified, Verifier

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.connection import Client, connect
 from conduit_tasks.gateway.event import split
 from conduit_tasks.gateway.store import IngestStore
+from conduit_tasks.redis_client.connection import Client, connect
 from conduit_tasks.settings import Settings, forget
 from tests.conftest import RedisServer
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conduit_tasks.broker.connection import Client
 from conduit_tasks.gateway.pipe import LANES
+from conduit_tasks.redis_client.connection import Client
 from tests.conftest import RedisServer
 from tests.fuzz.hostile import damaged, fuzzed
 from tests.gateway.conftest import TOKEN, GatewayProcess, event, until, write_pipeline

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conduit_tasks.broker.connection import Client
 from conduit_tasks.cli.main import app
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.errors import BrokerUnavailable
@@ -20,6 +19,7 @@ from conduit_tasks.gateway.event import join, unpack
 from conduit_tasks.gateway.journal import Journal, JournaledStore
 from conduit_tasks.gateway.store import REPEATED, REPLAYED, SETTLING, UNSETTLED, Budget, Chunk, Held, IngestStore
 from conduit_tasks.gateway.verify import LEEWAY, REPEAT, REPLAY, Mark
+from conduit_tasks.redis_client.connection import Client
 from tests.conftest import RedisServer
 from tests.gateway.conftest import GatewayProcess, event, until
 from tests.gateway.test_kills import PRODUCERS, Producer

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.gateway.durability import check_answers
 from conduit_tasks.gateway.event import split, unpack
 from conduit_tasks.gateway.store import IngestStore
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer
 from tests.gateway.conftest import GatewayProcess, event, until, write_pipeline

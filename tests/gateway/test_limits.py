@@ -8,15 +8,15 @@ from itertools import count
 
 import pytest
 
-from conduit_tasks.broker.connection import Client
-from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.gateway.app import _read, _Taken
 from conduit_tasks.gateway.commit import Committer, Health
+from conduit_tasks.gateway.connector import GatewaySource
 from conduit_tasks.gateway.event import join, pack
 from conduit_tasks.gateway.limits import OVERHEAD, Limits, Room
 from conduit_tasks.gateway.pipe import LANES, PipedStore
 from conduit_tasks.gateway.store import CROWDED, Budget, IngestStore
+from conduit_tasks.redis_client.connection import Client
 
 
 def test_no_more_lanes_are_moved_in_one_call_than_redis_has_time_for() -> None:

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conduit_tasks.broker.connection import Client
-from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable, ConfigError
+from conduit_tasks.gateway.connector import GatewaySource
 from conduit_tasks.gateway.event import join, pack, unpack
 from conduit_tasks.gateway.pipe import WITHHELD, PipedStore
 from conduit_tasks.gateway.store import Budget, Held, IngestStore
 from conduit_tasks.pipes.base import Message
 from conduit_tasks.pipes.registry import PIPES
+from conduit_tasks.redis_client.connection import Client
 from tests.conftest import RedisServer
 from tests.gateway.conftest import Answer, GatewayProcess, event, until, write_pipeline
 

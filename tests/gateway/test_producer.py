@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conduit_tasks.gateway.event import unpack
-from conduit_tasks.stack.trial.events import Producer
+from conduit_tasks.trial.events import Producer
 from tests.gateway.conftest import TOKEN, GatewayProcess, until, write_pipeline
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conduit_tasks.broker.connection import Client
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.gateway import store as module
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.store import Budget, Chunk, Held, IngestStore
+from conduit_tasks.redis_client.connection import Client
 from tests.conftest import RedisServer
 
 AMPLE = Budget(1_000_000, 1 << 30)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.gateway.connector import GatewaySource
 from conduit_tasks.pipeline.load import get_pipeline, load_folder
 from tests.gateway.conftest import GatewayProcess, event, write_pipeline
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state

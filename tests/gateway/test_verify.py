@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks import Webhook
 
-from conduit_tasks.connectors.gateway import SCHEMES, GatewaySource
 from conduit_tasks.connectors.signatures import key_of
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.gateway.connector import SCHEMES, GatewaySource
 from conduit_tasks.gateway.verify import LEEWAY, Mark, Unverified, Verifier
 
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

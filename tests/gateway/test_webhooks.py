@@ -17,10 +17,10 @@ from urllib.parse import urlencode
 import pytest
 from standardwebhooks import Webhook
 
-from conduit_tasks.broker.connection import Client
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.redis_client.connection import Client
 from tests.conftest import RedisServer
 from tests.gateway.conftest import Answer, GatewayProcess, event, until, write_pipeline
 

@@ -12,11 +12,11 @@ import pytest
 
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.collection import Collection
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.file.connector import FileDestination
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import forget, settings
 from conduit_tasks.spool.spool import Spool
 

@@ -125,7 +125,7 @@ def play(
             played.again, played.left = ends.again or f"{name} ended after the acks", ends.left
 
     def _application(name: str, ends: Any) -> None:
-        """As `spark/app.py`: there only a stop is not tried again."""
+        """As `application/app.py`: there only a stop is not tried again."""
         try:
             with opened(pipeline_id, run) as context, counting(context, name):
                 ended = work_through(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors import registry
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import settings
 from tests.micro_batch.endings import OPERATIONS, Crash, crash_at
 from tests.micro_batch.harness import here, lines, run_once, run_until_quiet, state, write_pipeline

@@ -12,13 +12,14 @@ from urllib.parse import unquote
 import fastavro
 import pytest
 
-from conduit_tasks.broker.connection import connect
 from conduit_tasks.errors import ConfigError, RecordError, Unavailable
-from conduit_tasks.processors import schema_registry
 from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.registry import build
-from conduit_tasks.processors.schema_registry import RedisRegistry, open_registry
+from conduit_tasks.processors.schema_registry import open_registry
+from conduit_tasks.redis_client.connection import connect
+from conduit_tasks.schemas import registry as schema_registry
+from conduit_tasks.schemas.registry import RedisRegistry
 from conduit_tasks.settings import settings
 from tests.processors.answering import Asked, Reply, answering
 from tests.processors.conftest import one, record, run, step

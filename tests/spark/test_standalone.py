@@ -13,10 +13,11 @@ import pytest
 import conduit_tasks
 from conduit_tasks.airflow.forked import spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
+from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
-from conduit_tasks.spark.submit import APPLICATION, launch
+from conduit_tasks.spark.submit import launch
 from conduit_tasks.spool.spool import Spool
 from tests.faults.parts import account, events, until
 from tests.forking import as_of_a_task

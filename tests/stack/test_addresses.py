@@ -10,8 +10,8 @@ import pytest
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from conduit_tasks.broker import connection
 from conduit_tasks.errors import BrokerUnavailable, ConfigError
+from conduit_tasks.redis_client import connection
 from conduit_tasks.settings import Settings, forget, settings
 from conduit_tasks.stack import redis
 from conduit_tasks.stack.api import Api

@@ -16,9 +16,9 @@ import psutil
 import pytest
 import redis as client
 
-from conduit_tasks.broker.connection import check_durability
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.private import socket_in
+from conduit_tasks.redis_client.connection import check_durability
 from conduit_tasks.stack import processes, redis
 from conduit_tasks.stack.down import down
 from conduit_tasks.stack.layout import Layout, Process, State

@@ -17,7 +17,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import conduit_tasks
-from conduit_tasks.broker import scripts
+from conduit_tasks.redis_client import script as scripts
+from conduit_tasks.verify.scripts import scripts as every_script
 
 PACKAGE = Path(conduit_tasks.__file__).parent
 
@@ -57,13 +58,13 @@ class Mutant:
 
 
 def _scripts(file: str, text: str, changed: str) -> Iterator[tuple[Any, str, Any]]:
-    for name, script in list(vars(scripts).items()):
-        if isinstance(script, scripts.Script) and text in script.source:
+    for module, name, script in every_script():
+        if text in script.source:
             source = script.source.replace(text, changed)
             if scripts._GROWS.search(changed):
                 source = source.replace(scripts._even_when_full([*script.keys]), "")
             sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-            yield scripts, name, replace(script, source=source, sha=sha)
+            yield module, name, replace(script, source=source, sha=sha)
 
 
 def _functions(file: str, text: str, changed: str) -> Iterator[tuple[Any, str, Any]]:
@@ -103,5 +104,5 @@ def _find(module: Any, path: tuple[str, ...]) -> FunctionType | None:
 
 def lua(name: str, script: str, old: str, new: str = "", theme: str = "", begin: int = 0) -> Mutant:
     """A mutant of a script."""
-    (file,) = PACKAGE.glob(f"broker/scripts/**/{script}.lua")
+    (file,) = PACKAGE.glob(f"**/scripts/**/{script}.lua")
     return Mutant(name, file.relative_to(PACKAGE).as_posix(), {old: new}, theme, begin=begin)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def brokers() -> Iterator[Any]:
     """Yields a function from a pipeline's id to its broker; all brokers use one connection."""
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.redis_client.connection import connect
 
     redis = connect(settings())
     try:

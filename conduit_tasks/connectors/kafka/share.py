@@ -40,13 +40,13 @@ class GroupShare:
     def claim(self, parts: Sequence[Part], busy: Sequence[Part]) -> list[Part]:
         """Renews this consumer's membership, and returns the partitions of these that are its own now. It keeps the
         `busy` ones that it has, however large its share is."""
-        from conduit_tasks.broker import scripts
+        from conduit_tasks.connectors.kafka import scripts
 
         return self._run(scripts.SHARE, parts, busy=frozenset(busy))
 
     def held(self, parts: Sequence[Part]) -> list[Part]:
         """Returns the partitions of these that are still its own."""
-        from conduit_tasks.broker import scripts
+        from conduit_tasks.connectors.kafka import scripts
 
         return self._run(scripts.SHARED, parts)
 
@@ -88,7 +88,7 @@ def check_url(url: str) -> None:
 
 @contextmanager
 def _redis(url: str | None) -> Iterator[Any]:
-    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.redis_client.connection import connect
     from conduit_tasks.settings import Settings, settings
 
     try:

@@ -36,7 +36,7 @@ def check_url(settings: Mapping[str, str]) -> None:
 def opened(url: str) -> Any:
     """Returns a connected client whose answers are bytes. Raises ConfigError, Unavailable; neither shows the
     password."""
-    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.redis_client.connection import connect
     from conduit_tasks.settings import Settings
 
     try:

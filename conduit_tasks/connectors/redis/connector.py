@@ -96,7 +96,7 @@ class RedisSource(Queue):
 
     def owned(self) -> list[str]:
         """Returns its consumer: entries that this holds are taken for those of an earlier attempt."""
-        from conduit_tasks.broker.connection import address
+        from conduit_tasks.redis_client.connection import address
 
         where = address(self.settings["url"])
         return [f"the consumer {self._consumer} of {self.group}, stream {s} at {where}" for s in self._streams]

@@ -23,7 +23,7 @@ class Registered:
 
     def register(self, stream: str, schema: dict[str, Any]) -> dict[str, str]:
         """Returns metadata of the stream's records: subject and id of their schema. Raises Unavailable."""
-        from conduit_tasks.processors.schema_registry import RedisRegistry
+        from conduit_tasks.schemas.registry import RedisRegistry
 
         subject, text = f"{self._prefix}.{stream}", orjson.dumps(avro(stream, schema)).decode()
         if self._ids.get(stream, ("", ""))[0] != text:

@@ -22,7 +22,7 @@ class Schemas:
         ConfigError if it is none."""
         known = self._created.get((subject, text))
         if known is None:
-            from conduit_tasks.processors.avro import parsed_schema
+            from conduit_tasks.schemas.avro import parsed_schema
 
             parsed_schema(text)
             id, version = self._opened().register_version(subject, text)
@@ -60,7 +60,7 @@ class Schemas:
 
     def _opened(self) -> Any:
         if self._registry is None:
-            from conduit_tasks.processors.schema_registry import RedisRegistry
+            from conduit_tasks.schemas.registry import RedisRegistry
 
             self._registry = RedisRegistry()
         return self._registry
@@ -68,8 +68,8 @@ class Schemas:
 
 class _Decoder:
     def __init__(self, text: str, name: str) -> None:
-        from conduit_tasks.processors.avro import parsed_schema
-        from conduit_tasks.processors.avro_bound import Bound
+        from conduit_tasks.schemas.avro import parsed_schema
+        from conduit_tasks.schemas.bound import Bound
 
         self._schema, self._name = parsed_schema(text), name
         self._bound = Bound(self._schema)
@@ -77,8 +77,8 @@ class _Decoder:
     def decode(self, raw: bytes) -> dict[str, Any]:
         import fastavro
 
-        from conduit_tasks.processors.avro import json_value
-        from conduit_tasks.processors.avro_bound import Beyond
+        from conduit_tasks.schemas.avro import json_value
+        from conduit_tasks.schemas.bound import Beyond
 
         try:
             self._bound.check(raw, 0)

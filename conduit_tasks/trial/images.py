@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from conduit_tasks.stack.trial.engine import Engine, TrialError
+from conduit_tasks.trial.engine import Engine, TrialError
 
 OFFICIAL = "python:3.11.13-slim-bookworm"
 BASE = "conduit-standin/base:1"

@@ -1,7 +1,7 @@
 """`make stack`: the compose stack in real containers, from empty volumes, with kills on the way, accounted for.
 
-    python -m conduit_tasks.stack.trial [--spool s3] [--months N] [--keep]
-    python -m conduit_tasks.stack.trial down
+    python -m conduit_tasks.trial [--spool s3] [--months N] [--keep]
+    python -m conduit_tasks.trial down
 
 Exit code 0 only if every service became healthy, each killed service came back, the demo's account has no fault, both
 Spark workers had executors, and all events of the gateway are in the file. `--keep` leaves the stack up; `down` removes
@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 import orjson
 
@@ -28,9 +28,9 @@ from conduit_tasks.cli.output import note, print_table
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.ports import free_port
-from conduit_tasks.stack.trial import images, kills
-from conduit_tasks.stack.trial.engine import Engine, TrialError, until
-from conduit_tasks.stack.trial.events import Producer
+from conduit_tasks.trial import images, kills
+from conduit_tasks.trial.engine import Engine, TrialError, until
+from conduit_tasks.trial.events import Producer
 
 RECEIVER = "http://receiver:9000"
 UP = 420
@@ -242,7 +242,7 @@ def run(trial: Trial) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs or removes a trial; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="conduit_tasks.stack.trial", description=(__doc__ or "").split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="conduit_tasks.trial", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("what", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--spool", choices=("volume", "s3"), default="volume", help="where micro-batches lie")
     parser.add_argument("--months", type=int, choices=range(1, 13), default=12, help="how many months of flights")
@@ -269,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _end(trial: Trial, keep: bool, say: Callable[[str], None]) -> None:
     if keep:
-        say(f"left running; secrets in {trial.env}; `python -m conduit_tasks.stack.trial down` removes it")
+        say(f"left running; secrets in {trial.env}; `python -m conduit_tasks.trial down` removes it")
         return
     if trial.engine.compose_command:
         say("removing the stack")
@@ -277,8 +277,13 @@ def _end(trial: Trial, keep: bool, say: Callable[[str], None]) -> None:
     trial.engine.stop()
 
 
-if __name__ == "__main__":
+def run_program() -> NoReturn:
+    """Runs `main` as a program, and ends with its exit code."""
     try:
         sys.exit(main())
     except ConduitError as error:
         sys.exit(f"stack: {error}")
+
+
+if __name__ == "__main__":
+    run_program()

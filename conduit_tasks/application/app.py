@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     prefer_installed()
     from conduit_tasks import connections, errors, logs
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.halting import halting
+    from conduit_tasks.micro_batch.halting import halting, halting_worker
     from conduit_tasks.micro_batch.handed import handing_over
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     where = {"pipeline": options.pipeline, "node": options.node}
     destination = options.node.id if options.node.kind == "destinations" else None
     logs.configure()
-    work_for(options.pipeline, options.node)
+    work_for(options.pipeline, options.node, halting_worker)
     connections.current()  # they leave the environment before anything else is started
     prepare()
 

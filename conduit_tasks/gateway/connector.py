@@ -266,8 +266,8 @@ class GatewaySource(Watchable):
         self._watched = None
 
     def _store(self, *, raw: bool = False) -> IngestStore:
-        from conduit_tasks.broker.connection import connect
         from conduit_tasks.gateway.store import IngestStore
+        from conduit_tasks.redis_client.connection import connect
         from conduit_tasks.settings import settings
 
         return IngestStore(self.pipeline, self.connector, connect(settings(), raw=raw))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conduit_tasks.stack.trial.engine import Engine, TrialError
+from conduit_tasks.trial.engine import Engine, TrialError
 
 SCHEDULER = "airflow-scheduler"
 WORKERS = ("spark-worker-1", "spark-worker-2")

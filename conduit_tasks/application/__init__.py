@@ -1,0 +1,5 @@
+"""The program that a node's task starts: alone in its folder, which Python puts in front of its path."""
+
+from pathlib import Path
+
+APPLICATION = Path(__file__).with_name("app.py")
