@@ -275,7 +275,7 @@ class BatchDestination(Listener, Owner):
         it refuses a record when that has failed so often, and until then is Unavailable."""
         self.shard: ShardName | None = None
         """The shard of which all rows are, set by the engine if several tasks deliver the micro-batch. What an earlier
-        attempt at it wrote behind `Rows.through` is the destination's to remove; so is what was written of the same
+        attempt at it wrote and `Rows.pending` covers is the destination's to remove; so is what was written of the same
         micro-batch by a task that is not of this division: Redis has forgotten it."""
         self.still_ours: Callable[[], None] = _nobody_asks
         """Check of the lease, set by the engine; raises Fenced if the lease was lost. A destination that goes back to

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+ALL = 2**62
+"""A seq behind all others."""
+
+
 @dataclass(frozen=True)
 class RowNumbers:
     """Numbers of some of the rows that a pipeline sends to a destination within an epoch: ascending, never given to
@@ -75,13 +79,18 @@ class Rows:
     """Above 0 if a confirmed part of the micro-batch is delivered again on request."""
     seqs: npt.NDArray[np.int64] | None = None
     """Per row its seq, for a destination that writes one shard of a micro-batch."""
-    through: int = -1
-    """There, every record of the shard up to this seq is confirmed; what was written behind it is not. -1: none is."""
+    pending: tuple[tuple[int, int], ...] = ((0, ALL),)
+    """Ranges of seqs of the micro-batch, first and last, that are not confirmed, for a destination that removes what an
+    earlier attempt wrote there. Of a shard, the seqs between its own belong to what follows them."""
 
     @property
     def sealed(self) -> str:
         """Name of the micro-batch in all lives of the pipeline; names of later ones sort behind it."""
         return f"{self.seal:016d}-{self.micro_batch:010d}"
+
+    def confirmed(self, seq: int) -> bool:
+        """Returns whether what ends with this seq was confirmed."""
+        return not any(first <= seq <= last for first, last in self.pending)
 
     def records(self) -> list[Record]:
         from conduit_tasks.record.schema import to_records

@@ -161,8 +161,7 @@ class BatchWise:
         first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])
         work = self._work
         rows = Rows(chunk.batch, work.origins, work.micro_batch, first, last, numbers, work.seal, work.epoch)
-        if work.shard is not None:
-            rows = replace(rows, seqs=chunk.seqs, through=self._order.through)
+        rows = replace(rows, pending=self._order.pending, seqs=chunk.seqs if work.shard is not None else None)
         if self._bucket is not None:
             self._renewer.pause(self._bucket.reserve(chunk.rows))
 

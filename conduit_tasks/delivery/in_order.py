@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.connectors.rows import ALL
 from conduit_tasks.delivery.chunks import Seqs, distinct
 from conduit_tasks.delivery.progress import Flush, Nack, run_lengths
 from conduit_tasks.delivery.reading import Reading
@@ -29,7 +30,9 @@ class InOrder:
         span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
         self._gaps = span.subtract(RangeSet.of(work.confirmed))
         before = RangeSet(((0, work.first - 1),)) if work.first else RangeSet()
-        self._before = before.subtract(RangeSet.of(work.confirmed))
+        confirmed = RangeSet.of(work.confirmed)
+        self._before = before.subtract(confirmed).ranges
+        self._behind = RangeSet(((work.last + 1, ALL),)).subtract(confirmed).ranges
         self._voted = 0
 
     @property
@@ -38,11 +41,9 @@ class InOrder:
         return not self._gaps
 
     @property
-    def through(self) -> int:
-        """The last seq up to which everything of the micro-batch is confirmed; -1 if the first one is not."""
-        for first, _ in (*self._before, *self._gaps):
-            return first - 1
-        return self._last
+    def pending(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of seqs of the micro-batch that are not confirmed, also before and behind the span."""
+        return (*self._before, *self._gaps.ranges, *self._behind)
 
     def coming(self, seqs: Seqs) -> None:
         """Notes the rows of a chunk, after every seq of the one before it was settled."""

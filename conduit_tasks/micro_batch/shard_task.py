@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.state import Division
-from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.shard import Shard
 from conduit_tasks.delivery.shard_port import ShardPort
 from conduit_tasks.delivery.work import DeliveryReport, Work
-from conduit_tasks.errors import ConduitError, ConfigError
+from conduit_tasks.errors import ConduitError
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.deliver_task import DeliverTask, rows_of, timed
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.sending import connect, send
-from conduit_tasks.pipeline.parallel import of_class
 from conduit_tasks.topology import Destination, Node
 
 if TYPE_CHECKING:
@@ -73,12 +71,6 @@ class ShardTask(DeliverTask):
     def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline
         destination = as_begun(pipeline.destination(self.destination))
-        if why := of_class(destination_class(destination.plugin), destination.settings):
-            # Nothing may be written first: what one task wrote would be cut away by another.
-            raise ConfigError(
-                f"{destination.node}: {self.division.count} tasks have begun micro-batch {self.number}, and now one "
-                f"delivers, as {why}; give it back the plugin and the settings that it had until this one is complete"
-            )
         manifest = self._manifest(context)
         origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
         confirmed, shard = self._done(context), self._shard(context, manifest)

@@ -18,7 +18,7 @@ import pytest
 from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.connectors.delta.connector import DeltaDestination
 from conduit_tasks.connectors.file.connector import FileDestination
-from conduit_tasks.connectors.rows import Rows, ShardName
+from conduit_tasks.connectors.rows import ALL, Rows, ShardName
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import Origin, Record
@@ -43,7 +43,7 @@ def rows(*seqs: int, through: int = -1, micro_batch: int = 1, **more: Any) -> Ro
         seqs[-1],
         seal=SEAL + micro_batch,
         seqs=np.array(seqs, np.int64),
-        through=through,
+        pending=((through + 1, ALL),),
     )
 
 
@@ -146,6 +146,39 @@ def test_nothing_of_a_division_that_was_forgotten_is_left_whoever_delivers_the_m
         it.close()
         assert there().count([0, 1]) == 1
         assert sorted(there()) == [[0, 1], [0, 3]], other
+
+
+def test_one_task_alone_keeps_what_several_have_confirmed(to: tuple[Writer, There]) -> None:
+    """Given files of two tasks, of which one has told the broker all of its two writes and the other its first one,
+    and a destination that was another one meanwhile, to which one task writes, so that the division is over and there
+    is no state, then the last write alone is taken away."""
+    opened, there = to
+    one, other = opened(shard(0, 2)), opened(shard(1, 2))
+    one.write(rows(0, 2))
+    one.write(rows(4, 6, through=3))
+    other.write(rows(1, 3))
+    other.write(rows(5, 7, through=4))
+    one.close()
+    other.close()
+    alone = opened(None)
+    alone.write(replace(rows(5), seqs=None, pending=((5, 5), (7, ALL))))
+    assert sorted(there()) == [[0, 2], [1, 3], [4, 6], [5]]
+    alone.close()
+
+
+def test_one_task_alone_keeps_what_it_confirmed_before_the_destination_was_another_one(
+    to: tuple[Writer, There],
+) -> None:
+    opened, there = to
+    alone = opened(None)
+    state = alone.write(replace(rows(0, 1), seqs=None))
+    alone.close()
+    between = {"owner": "another", "size": 0}
+    assert state
+    again = opened(None, between)
+    again.write(replace(rows(5, 6), seqs=None, pending=((5, ALL),)))
+    again.close()
+    assert sorted(there()) == [[0, 1], [5, 6]]
 
 
 def test_what_one_task_alone_wrote_and_never_confirmed_is_taken_away_by_every_shard(to: tuple[Writer, There]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.errors import Unavailable
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.dividing import division_of
 from conduit_tasks.micro_batch.every import keeping
@@ -23,7 +23,7 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer
-from tests.faults.beside import Beside
+from tests.faults.beside import Beside, Died
 from tests.faults.parts import drive, until
 from tests.faults.test_shards import deliver, lanes, sealed
 from tests.micro_batch.harness import here, state, write_pipeline
@@ -213,24 +213,35 @@ def test_redis_that_is_killed_before_the_first_confirm_and_a_file_that_asks_for_
     target.once()
 
 
-def test_settings_that_one_task_needs_wait_until_a_micro_batch_that_several_have_begun_is_complete(
-    quick: Path, moto_server: MotoServer
+@pytest.mark.proves("C10")
+def test_settings_that_one_task_needs_have_one_finish_what_several_have_begun(
+    quick: Path, moto_server: MotoServer, beside: Beside
 ) -> None:
-    """Given a micro-batch that was divided, and a file that asks for one file of lines by then, then nothing is written
-    and the error says what to do; with the settings of before it is completed."""
+    """Given two tasks of a folder that were cut off in the middle, and a file that asks for one file of lines by then,
+    then one task writes there what they had not confirmed, and the folder keeps the rest."""
     target = Target("parquet", quick, moto_server)
     target.pipeline()
     lanes(quick / "data", COUNT)
     sealed()
-    with opened("p", "run") as context:
-        to = context.pipeline.destination("to")
-        with leased(context, to) as lease:
-            assert division_of(context, to, lease, context.broker.deliveries.get("to"))
+
+    def cut_off() -> None:
+        with pytest.raises(Died):
+            deliver(beside)
+
+    done = threading.Thread(target=cut_off)
+    done.start()
+    try:
+        until(lambda: confirmed(1) >= 40, "the middle of the delivery")
+        beside.processes[1][0].send_signal(signal.SIGKILL)
+    finally:
+        done.join()
+    broker = state("p")
+    before = broker.deliveries.get("to").confirmed_records
+    broker.close()
     text = (quick / "include/pipelines/p.yaml").read_text()
-    write_pipeline(quick, "p", text.replace("path: out, format: parquet", "path: out.jsonl"))
-    with pytest.raises(ConfigError, match="2 tasks have begun micro-batch 1, and now one delivers, as the connector"):
-        deliver(here)
-    assert not (quick / "out.jsonl").exists()
-    write_pipeline(quick, "p", text)
-    drive()
-    target.once()
+    write_pipeline(quick, "p", text.replace('path: out, format: parquet, rows-per-file: "20"', "path: out.jsonl"))
+    drive(run_all=beside)
+    rest = [json.loads(line)["payload"]["after"] for line in (quick / "out.jsonl").read_text().splitlines()]
+    assert len(rest) == COUNT - before
+    there = {(row["k"], row["n"]) for row in (*in_parquet(quick, moto_server), *rest)}
+    assert len(there) == COUNT

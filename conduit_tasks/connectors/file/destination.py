@@ -219,13 +219,14 @@ class FileDestination(BatchDestination):
         }
 
     def _tidied(self, folder: ParquetFolder, rows: Rows) -> None:
-        """Removes what several tasks left of a micro-batch that one task delivers, as Redis has forgotten them."""
+        """Removes what several tasks left of a micro-batch that one task delivers, and which were not confirmed, or
+        Redis has forgotten."""
         if not rows.seal or rows.epoch or rows.sealed == self._tidy:
             return
         from conduit_tasks.connectors.file.parquet_shards import Shards
 
         try:
-            Shards(folder, None).tidy(rows.sealed)
+            Shards(folder, None).tidy(rows)
         except OSError as error:
             raise self._unavailable(error) from error
         self._tidy = rows.sealed

@@ -42,12 +42,13 @@ class Shards:
         self.marks = parts.folder / f".{parts.name}.shards"
         """The folder that tells who has begun what."""
 
-    def tidy(self, sealed: str, through: int = -1) -> None:
-        """Removes what was never confirmed of the micro-batch `sealed`. Raises OSError."""
+    def tidy(self, rows: Rows) -> None:
+        """Removes what was never confirmed of the micro-batch of these rows. Raises OSError."""
+        sealed = rows.sealed
         if not any(self._begun(mark, sealed) for mark in self.marks.glob("*.json")):
             return
         for path in self._parts.folder.rglob(f"*{self._parts.name}-{sealed}-*.parquet*"):
-            if self._behind(path.name, sealed, through):
+            if self._pending(path.name, rows):
                 self._parts.remove(path)
 
     def _begun(self, mark: Path, sealed: str) -> bool:
@@ -67,14 +68,15 @@ class Shards:
             # Then it is looked for, which is never wrong.
             return True
 
-    def _behind(self, name: str, sealed: str, through: int) -> bool:
+    def _pending(self, name: str, rows: Rows) -> bool:
         # What was not finished is beside it, as `.<name>.tmp`.
         place = _PLACE.fullmatch(name.removeprefix(".").removesuffix(".tmp").removeprefix(self._parts.name))
-        if place is None or place[1] != sealed:
+        if place is None or place[1] != rows.sealed:
             return False
-        if self._shard is None or place[2] != self._shard.division:
+        if self._shard is not None and place[2] != self._shard.division:
             return True
-        return int(place[3]) == self._shard.number and int(place[5]) > through
+        mine = self._shard is None or int(place[3]) == self._shard.number
+        return mine and not rows.confirmed(int(place[5]))
 
     def begin(self, sealed: str) -> None:
         """Notes, durably, that this shard begins a micro-batch here."""
@@ -88,8 +90,8 @@ class ParquetShard:
         self._parts, self._shard = parts, shard
         self._files = Shards(parts, shard)
         self._lock: int | None = None
-        self._sealed = ""
-        self._through = -1
+        self._written: Rows | None = None
+        """Rows of the last write, which may have failed."""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Removes what was not confirmed: of one task alone by `state`, and of the write that failed last. Raises
@@ -113,9 +115,9 @@ class ParquetShard:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Invariant 4: as in ParquetFolder.open.
             self._parts.still_ours()
-            if self._sealed:
-                self._files.tidy(self._sealed, self._through)
-            self._sealed = ""
+            if self._written is not None:
+                self._files.tidy(self._written)
+            self._written = None
 
     def write(self, table: pa.Table, rows: Rows) -> None:
         """Writes one file per combination of values, durable on return. Raises Refused, Unavailable, Fenced."""
@@ -123,10 +125,10 @@ class ParquetShard:
         files = self._parts.parts(table)
         try:
             self._parts.check_names([self._parts.folder / folder / name for folder, _ in files])
-            if rows.sealed != self._sealed:
-                self._files.tidy(rows.sealed, rows.through)
+            if self._written is None or rows.sealed != self._written.sealed:
+                self._files.tidy(rows)
                 self._files.begin(rows.sealed)
-            self._sealed, self._through = rows.sealed, rows.through
+            self._written = rows
             self._parts.still_ours()
             for folder, some in files:
                 self._parts.put(self._parts.folder / folder, name, some)

@@ -31,8 +31,8 @@ class S3Destination(BatchDestination):
     micro-batches, and so of another life of the pipeline, are never touched.
 
     A shard (`delivery.parallelism`) has its name before the places: `…-<micro-batch>-k03.00-<first>-<last>.<end>`. It
-    keeps no state: behind the confirmed records lies what ends behind `Rows.through`, and nothing of its micro-batch is
-    confirmed that is not of its division.
+    keeps no state: what ends in `Rows.pending` was not confirmed, and nothing of its micro-batch is confirmed that is
+    not of its division.
 
     Records sent again by themselves (a redrive) are named after their ids and payloads:
     `<16 zeros>-<digest>-<first>.<end>`.
@@ -76,8 +76,8 @@ class S3Destination(BatchDestination):
         self._state: dict[str, Any] = {}
         self._batch = ""
         """Micro-batch of the last write."""
-        self._through = -1
-        """Last record of a shard that was confirmed when it was written."""
+        self._rows: Rows | None = None
+        """Rows of the last write."""
         self._tidy = False
         """Whether no object of it lies behind the confirmed records."""
 
@@ -107,28 +107,27 @@ class S3Destination(BatchDestination):
         Unavailable."""
         # Invariant 4: a writer that stood still until its successor was done must not remove the successor's objects.
         self.still_ours()
-        confirmed = self._through
-        if self.shard is None:
-            confirmed = int(self._state["last"]) if self._state.get("batch") == self._batch else -1
         with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied"):
             pages = self._client.get_paginator("list_objects_v2")
             found = pages.paginate(Bucket=self._bucket, Prefix=f"{self._folder}{self._batch}-")
             for key in [each["Key"] for page in found for each in page.get("Contents", ())]:
-                if self._behind(key.removeprefix(f"{self._folder}{self._batch}-"), confirmed):
+                if self._pending(key.removeprefix(f"{self._folder}{self._batch}-")):
                     self._client.delete_object(Bucket=self._bucket, Key=key)
         self._tidy = True
 
-    def _behind(self, name: str, confirmed: int) -> bool:
+    def _pending(self, name: str) -> bool:
         """Returns whether an object of the current micro-batch, by the rest of its name, was never confirmed."""
         place = _PLACE.match(name)
         if place is None:
             return False
         division, shard, first, last = place.groups()
+        assert self._rows is not None
         if self.shard is None:
-            return division is not None or int(first) > confirmed
+            told = self._state.get("batch") == self._batch and int(first) <= int(self._state["last"])
+            return not told and not self._rows.confirmed(int(last))
         if division != self.shard.division:
             return True
-        return int(shard) == self.shard.number and int(last) > confirmed
+        return int(shard) == self.shard.number and not self._rows.confirmed(int(last))
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Writes one object, which is seen only when it is complete. Raises Refused, Unavailable."""
@@ -145,9 +144,9 @@ class S3Destination(BatchDestination):
             self._put(name, data)
             return None
         if batch != self._batch or not self._tidy:
-            self._batch, self._through = batch, rows.through
+            self._batch, self._rows = batch, rows
             self._remove_unconfirmed()
-        self._through = rows.through
+        self._rows = rows
         if self.shard is not None:
             self._put(f"{batch}-{self.shard}-{place}", data)
             return None
