@@ -20,7 +20,7 @@ SCRIPTS = [
         "confirm",
         "if all == range_text(0, total - 1) then",
         "if string.match(all, '%-(%d+)$') == text(total - 1) then",
-        begin=6,
+        begin=23,
     ),
     Mutant(
         "attempts are not fenced",

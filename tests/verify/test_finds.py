@@ -12,7 +12,7 @@ from conduit_tasks.cli.main import app
 from conduit_tasks.verify.themes import THEMES, seeds_of
 from tests.verify.mutants import MUTANTS, Mutant
 
-MOST = 8
+MOST = 24
 """Seeds in which a mutant is found at the latest, from its `begin` on. Nearly all are found in the first:
 `python -m tests.verify.mutants` says in how many of its seeds each is."""
 
