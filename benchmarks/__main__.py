@@ -19,6 +19,7 @@ from benchmarks import (
     gateway,
     growth,
     longest,
+    many,
     over_http,
     over_kafka,
     over_redis,
@@ -81,6 +82,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "chain": (
         lambda place, n: chain.run(place, *n),
         {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
+    ),
+    "many": (
+        lambda place, n: many.run(place, n[0], n[1:-1], n[-1:]),
+        {"full": (1_000, 1, 20, 200, 1_000), "moderate": (1_000, 1, 20, 200, 1_000), "quick": (100, 1, 4, 3)},
     ),
     "scripts": (lambda place, n: longest.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1, 100)}),
     "gateway": (

@@ -43,6 +43,11 @@ def check_tasks(facts: dict[str, Any]) -> None:
     assert {facts[f"{kind}.{tasks}"] for kind in ("parquet", "delta", "s3") for tasks in (1, 2)} == {EVENTS}
 
 
+def check_many(facts: dict[str, Any]) -> None:
+    assert (facts["destinations"], facts["pipelines"]) == (4, 3)
+    assert facts["bytes"] > 0
+
+
 def check_kafka(facts: dict[str, Any]) -> None:
     assert facts["arrived.at-least-once"] == facts["arrived.effectively-once"] == EVENTS
 

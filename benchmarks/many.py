@@ -1,0 +1,194 @@
+"""`many`: one pipeline of many destinations, and many pipelines on one Redis: what each more of them costs.
+
+Everything runs in this process, without Spark: few events, because the cost of a destination and of a pipeline is asked
+for, not that of an event. Commands are those that clients sent (MONITOR); CPU is that of the Redis process. "Page" is
+what the page of a pipeline asks for; "list" and "metrics" are of all pipelines.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.broker_state import state, watched
+from benchmarks.place import PIPELINE, Place, serving
+from benchmarks.tables import Figure, Result
+from benchmarks.three import source, to_file
+from conduit_tasks.airflow.api import overview
+from conduit_tasks.micro_batch.acks import ack_source
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.operate.status import snapshot
+from conduit_tasks.pipeline.load import get_pipeline, load_folder
+from conduit_tasks.settings import settings
+
+WAIT = 20.0
+SHOWN = 1.0
+"""Seconds that a page may take (DESIGN "Figures to reach")."""
+
+
+def here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+    """Runs the pieces of a job in this process."""
+    return [function(piece) for piece in pieces]
+
+
+def deliver(context: Context, destination: str, run: str) -> None:
+    """Delivers what is sealed, in this process."""
+    deliver_destination(context, destination, here, run=run, wait=WAIT, cleared=False, progress=lambda **_: None)
+
+
+class Timed:
+    """Seconds per step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, name: str, function: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        found = function()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+        return found
+
+
+def one_run(timed: Timed, pipeline_id: str, run: str) -> None:
+    """Does what the tasks of a run do, one after the other. Raises SystemExit if there was nothing to do."""
+    pipeline = get_pipeline(pipeline_id)
+    if not timed("plan", lambda: plan_run(pipeline_id, run)).work:
+        raise SystemExit(f"{pipeline_id}: there is nothing to do")
+    for origin in pipeline.sources:
+        with opened(pipeline_id, run) as context:
+            timed("read and seal", partial(read_source, context, origin.id, here, WAIT))
+    for to in pipeline.destinations:
+        with opened(pipeline_id, run) as context:
+            timed("deliver", partial(deliver, context, to.id, run))
+    for origin in pipeline.sources:
+        timed("ack", partial(ack_source, pipeline_id, origin.id, run))
+
+
+def wide(place: Place, events: Path, destinations: int) -> dict[str, Any]:
+    """One pipeline with so many destinations: a micro-batch through all of them, then looks at it."""
+    place.pipeline(source(events), *(to_file(f"to-{n}", place) for n in range(destinations)))
+    timed = Timed()
+    with serving(place) as (_, client, pid):
+        before = psutil.Process(pid).cpu_times()
+        with watched(client) as sent:
+            one_run(timed, PIPELINE, "first")
+        after = psutil.Process(pid).cpu_times()
+        pipeline = get_pipeline(PIPELINE)
+        timed("status", lambda: snapshot(PIPELINE))
+        timed("page", lambda: (overview.details(pipeline), overview.topology(pipeline)))
+        done = {d["delivered"] for d in snapshot(PIPELINE)["destinations"]}
+        held = sum(state(client).values())
+    cpu = after.user + after.system - before.user - before.system
+    return {**timed.seconds, "commands": sum(sent.values()), "bytes": held, "redis": cpu, "done": done}
+
+
+def files(place: Place, count: int) -> None:
+    """Makes the home anew, with so many pipelines of two destinations, each with events of its own to read."""
+    shutil.rmtree(place.home, ignore_errors=True)
+    folder = place.home / "include" / "pipelines"
+    folder.mkdir(parents=True)
+    events = place.events(10)
+    for n in range(count):
+        connectors = [source(events), to_file(f"{n}-all", place), to_file(f"{n}-again", place)]
+        document = {"version": "2.2", "pipelines": [{"id": f"p{n:04d}", "connectors": connectors}]}
+        (folder / f"p{n:04d}.yaml").write_text(json.dumps(document))
+
+
+def crowd(place: Place, count: int) -> dict[str, Any]:
+    """So many pipelines: each delivers a micro-batch, then finds nothing new; then looks at all of them."""
+    files(place, count)
+    ids = [f"p{n:04d}" for n in range(count)]
+    runs, idle, looks = Timed(), Timed(), Timed()
+    with serving(place) as (_, client, pid):
+        redis = psutil.Process(pid)
+        marks = [redis.cpu_times()]
+        with watched(client) as sent:
+            for id in ids:
+                one_run(runs, id, "first")
+        marks.append(redis.cpu_times())
+        with watched(client) as asked:
+            for id in ids:
+                if idle("plan", partial(plan_run, id, "second")).work:
+                    raise SystemExit(f"{id}: there is nothing new, and still work")
+        marks.append(redis.cpu_times())
+        pipelines = looks("files", lambda: load_folder(settings().path(settings().pipelines)).pipelines)
+        rows = looks("list", lambda: overview.rows(pipelines))
+        metrics = looks("metrics", lambda: overview.exposed(pipelines))
+        held = sum(state(client).values())
+    cpu = [b.user + b.system - a.user - a.system for a, b in pairwise(marks)]
+    return {
+        "run": sum(runs.seconds.values()) / count,
+        "run commands": sum(sent.values()) / count,
+        "run redis": cpu[0] / count,
+        "idle": idle.seconds["plan"] / count,
+        "idle commands": sum(asked.values()) / count,
+        "idle redis": cpu[1] / count,
+        "bytes": held / count,
+        "metrics bytes": len(metrics),
+        "rows": len(rows),
+        **looks.seconds,
+    }
+
+
+def run(place: Place, events: int, destinations: Sequence[int], pipelines: Sequence[int]) -> Result:
+    """Pipelines of so many destinations each, with `events`; so many pipelines."""
+    made = place.events(events)
+    one = {n: wide(place, made, n) for n in destinations}
+    all_of = {n: crowd(place, n) for n in pipelines}
+    for n, found in one.items():
+        if found["done"] != {events}:
+            raise SystemExit(f"{n} destinations: {found['done']} of {events} were delivered")
+    steps = ("plan", "read and seal", "deliver", "ack", "status", "page")
+    rows: list[list[object]] = [
+        [f"{n} destinations", *(round(found[step], 3) for step in steps), found["commands"], found["bytes"]]
+        for n, found in one.items()
+    ]
+    most, crowded = max(one), max(all_of)
+    figures = [
+        *(
+            Figure(f"{most} destinations: {step}", one[most][step], "≤", SHOWN, " s")
+            for step in steps
+            if step != "deliver"
+        ),
+        *(
+            Figure(f"{crowded:,} pipelines: {look}", all_of[crowded][look], "≤", SHOWN, " s")
+            for look in ("list", "metrics")
+        ),
+    ]
+    if len(one) > 1:
+        least = min(one)
+        for what in ("commands", "bytes"):
+            figures.append(
+                Figure(f"{what} per further destination", (one[most][what] - one[least][what]) / (most - least))
+            )
+    for n, found in all_of.items():
+        for what, name, unit in (
+            ("run", "a run of one micro-batch", " ms"),
+            ("run redis", "of it CPU of Redis", " ms"),
+            ("idle", "a plan that finds nothing", " ms"),
+            ("idle redis", "of it CPU of Redis", " ms"),
+        ):
+            figures.append(Figure(f"{n:,} pipelines: {name}, each", found[what] * 1000, unit=unit))
+        figures.append(Figure(f"{n:,} pipelines: commands of a run, each", found["run commands"]))
+        figures.append(Figure(f"{n:,} pipelines: commands of a plan that finds nothing, each", found["idle commands"]))
+        figures.append(Figure(f"{n:,} pipelines: bytes in Redis, each", found["bytes"]))
+        figures.append(Figure(f"{n:,} pipelines: their files read", found["files"], unit=" s"))
+    return Result(
+        f"many: destinations of one pipeline ({events:,} events to each), and pipelines on one Redis",
+        ("one pipeline", *(f"{step}, s" for step in steps), "commands sent", "bytes in Redis"),
+        rows,
+        figures,
+        [],
+        {"destinations": most, "pipelines": all_of[crowded]["rows"], "bytes": one[most]["bytes"]},
+    )
