@@ -171,13 +171,11 @@ def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_memor
     drive()
     # Then what was read and not yet delivered stayed within the budget all the time
     assert 500 <= most.ahead <= 1_000
-    # And so did what is kept of it: three micro-batches in the spool, whatever the number of events; less where fewer
-    # happened to be read ahead
+    # And so did what is kept of it, whatever the number of events: three micro-batches of 15 KB in the spool, and those
+    # that are acked and not collected yet; all 16 would be 240 KB. Less where fewer happened to be read ahead
     more = 1.25 * max(1.0, most.ahead / few.ahead)
-    assert most.spool < 180_000
-    assert most.spool <= more * few.spool
-    assert most.redis < 40_000
-    assert most.redis <= more * few.redis
+    assert most.spool <= max(100_000, more * few.spool)
+    assert most.redis <= max(22_000, more * few.redis)
     # Nor did this process, which reads and delivers, hold more when 48 MB went through it than with 16 MB
     assert most.memory - few.memory < 12_000_000
     assert most.arrow < 24_000_000
