@@ -80,8 +80,9 @@ class Rows:
     seqs: npt.NDArray[np.int64] | None = None
     """Per row its seq, for a destination that writes one shard of a micro-batch."""
     pending: tuple[tuple[int, int], ...] = ((0, ALL),)
-    """Ranges of seqs of the micro-batch, first and last, that are not confirmed, for a destination that removes what an
-    earlier attempt wrote there. Of a shard, the seqs between its own belong to what follows them."""
+    """Ranges of seqs of the micro-batch, first and last, that are not confirmed when these rows are written, for a
+    destination that removes what an earlier attempt wrote there. It must not do so later, by the rows of an earlier
+    write: they are confirmed by then. Of a shard, the seqs between its own belong to what follows them."""
 
     @property
     def sealed(self) -> str:

@@ -17,7 +17,7 @@ from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.exit_codes import ENDED
 from conduit_tasks.waits import still_running
-from tests.airflow.test_operator import how, killed, operator, processes, wait_until, work  # noqa: F401
+from tests.airflow.test_operator import how, killed, operator, processes, work  # noqa: F401
 
 Build = Callable[..., ConduitSubmitOperator]
 JOB = """

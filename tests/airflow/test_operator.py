@@ -8,7 +8,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +28,7 @@ from conduit_tasks.settings import settings
 from conduit_tasks.spark import cds
 from conduit_tasks.waits import still_running
 from tests.airflow.conftest import write_pipeline
+from tests.delivery.fakes import wait_for
 from tests.forking import as_of_a_task
 
 
@@ -316,7 +316,7 @@ def killed(task: ConduitSubmitOperator, context: Any, ready: Callable[[], bool])
 
     def end() -> None:
         try:
-            wait_until(ready, 240)
+            wait_for(ready)
         finally:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
@@ -340,10 +340,3 @@ def processes(pids: str) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(int(pid)))
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)

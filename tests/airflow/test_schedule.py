@@ -28,6 +28,7 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.names import AFTER
 from tests.airflow.conftest import write_pipeline
 from tests.conftest import RedisServer
+from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import run_until_quiet
 
 FORMS = [
@@ -219,10 +220,7 @@ def test_a_redis_that_goes_and_comes_back_ends_no_trigger_and_is_told_once(
 
         redis_server.kill()
         drop(home)
-        deadline = time.monotonic() + 240
-        while "not looked at" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: "not looked at" in caplog.text)
         redis_server.start()
 
     with caplog.at_level(logging.WARNING, "conduit_tasks.airflow.wake"):

@@ -5,7 +5,6 @@ What was written by a clock that was an hour ahead is what a test finds by movin
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.redis_client.portions import PORTION
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
+from tests.delivery.fakes import wait_for
 
 JUMP = 3_600.0
 RUN: dict[str, Any] = {"records": None, "base": 0, "moved": 0, "lasts": True}
@@ -159,13 +159,6 @@ def test_an_age_grows_from_the_moment_on_at_which_somebody_asks(
     age = what(feed)
     assert age() < JUMP
     wait_for(lambda: age() > 0.0)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.proves("I6")

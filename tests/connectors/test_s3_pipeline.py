@@ -64,7 +64,8 @@ pipelines:
           format: json
 """
 OPERATIONS: list[tuple[type, str]] = [
-    (S3Destination, "_remove_unconfirmed"),
+    (S3Destination, "_tidy"),
+    (S3Destination, "_remove"),
     (S3Destination, "_put"),
     (Deliveries, "confirm"),
 ]
@@ -136,13 +137,13 @@ def test_after_kills_in_the_first_write_pieces_of_other_sizes_take_the_place_of_
     write_pipeline(home, "p", bucket.pipeline())
     events(home / "data", "a.jsonl", 0, 14)
     with pytest.raises(ChildDied):
-        in_child(run_and_die, 1, 3)  # before it confirms
+        in_child(run_and_die, 1, 4)  # before it confirms
     lapse()
     assert bucket.objects() == [[0, 1, 2, 3, 4]]
     # When larger pieces are written, and killed between two of them, and then smaller ones
     write_pipeline(home, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "7"'))
     with pytest.raises(ChildDied):
-        in_child(run_and_die, 1, 5)  # before the second piece is confirmed
+        in_child(run_and_die, 1, 6)  # before the second piece is confirmed
     lapse()
     assert bucket.objects() == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
     write_pipeline(home, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "2"'))

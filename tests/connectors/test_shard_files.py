@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from botocore.exceptions import ConnectionClosedError
 
 from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.connectors.delta.connector import DeltaDestination
@@ -171,11 +172,9 @@ def test_one_task_alone_keeps_what_it_confirmed_before_the_destination_was_anoth
 ) -> None:
     opened, there = to
     alone = opened(None)
-    state = alone.write(replace(rows(0, 1), seqs=None))
+    alone.write(replace(rows(0, 1), seqs=None))
     alone.close()
-    between = {"owner": "another", "size": 0}
-    assert state
-    again = opened(None, between)
+    again = opened(None, {"owner": "another", "size": 0})
     again.write(replace(rows(5, 6), seqs=None, pending=((5, ALL),)))
     again.close()
     assert sorted(there()) == [[0, 1], [5, 6]]
@@ -204,10 +203,37 @@ def test_a_write_that_failed_and_is_not_repeated_leaves_nothing(to: tuple[Writer
     opened, there = to
     one = opened(shard(0))
     one.write(rows(0, 3))
-    one.write(rows(6, 9, through=5))
+    fails_after_it_has_arrived(one)
+    with pytest.raises(Unavailable):
+        one.write(rows(6, 9, through=5))
+    assert there() == [[0, 3], [6, 9]]
     # As the engine does after a failed write, with the state of one task alone.
     one.open(None)
     assert there() == [[0, 3]]
+    one.close()
+
+
+def fails_after_it_has_arrived(one: BatchDestination) -> None:
+    """Has writes arrive and fail all the same."""
+    which: Any = one
+    of, name = (which._client, "put_object") if isinstance(one, S3Destination) else (which._one._parts, "put")
+    real = getattr(of, name)
+
+    def fails(*given: Any, **named: Any) -> None:
+        real(*given, **named)
+        raise ConnectionClosedError(endpoint_url="http://s3") if name == "put_object" else OSError(28, "no room")
+
+    setattr(of, name, fails)
+
+
+def test_a_refused_write_takes_away_nothing_that_was_confirmed_before_it(to: tuple[Writer, There]) -> None:
+    """Given a write that was confirmed, then one that cannot be encoded, after which the engine opens it again."""
+    opened, there = to
+    one = opened(shard(0))
+    one.write(rows(0, 3))
+    one.open(None)
+    one.write(rows(6, through=5))
+    assert there() == [[0, 3], [6]]
     one.close()
 
 

@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.parts import ROOT
+import pytest
+
+from tests.faults.parts import ROOT, until
 from tests.micro_batch.harness import here
 
 EXECUTOR = (
@@ -56,6 +58,24 @@ class Beside:
         process.stdin.close()
         process.stdin = None
         return process
+
+    def cut_off(
+        self, deliver: Callable[[Beside], Any], middle: Callable[[], bool], then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Has a delivery fail because the process of piece 1 is killed in the middle; `then` the others go on."""
+
+        def fails() -> None:
+            with pytest.raises(Died):
+                deliver(self)
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(fails)
+            try:
+                until(middle, "the middle of the delivery")
+            finally:
+                self.processes[1][0].kill()
+                then()
+            done.result()
 
     def stop(self) -> None:
         for some in self.processes.values():

@@ -23,7 +23,7 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer
-from tests.faults.beside import Beside, Died
+from tests.faults.beside import Beside
 from tests.faults.parts import drive, until
 from tests.faults.test_shards import deliver, lanes, sealed
 from tests.micro_batch.harness import here, state, write_pipeline
@@ -223,18 +223,7 @@ def test_settings_that_one_task_needs_have_one_finish_what_several_have_begun(
     target.pipeline()
     lanes(quick / "data", COUNT)
     sealed()
-
-    def cut_off() -> None:
-        with pytest.raises(Died):
-            deliver(beside)
-
-    done = threading.Thread(target=cut_off)
-    done.start()
-    try:
-        until(lambda: confirmed(1) >= 40, "the middle of the delivery")
-        beside.processes[1][0].send_signal(signal.SIGKILL)
-    finally:
-        done.join()
+    beside.cut_off(deliver, lambda: confirmed(1) >= 40)
     broker = state("p")
     before = broker.deliveries.get("to").confirmed_records
     broker.close()
@@ -245,3 +234,37 @@ def test_settings_that_one_task_needs_have_one_finish_what_several_have_begun(
     assert len(rest) == COUNT - before
     there = {(row["k"], row["n"]) for row in (*in_parquet(quick, moto_server), *rest)}
     assert len(there) == COUNT
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("kind", ["parquet", "s3"])
+def test_a_refused_write_takes_away_nothing_that_was_confirmed(kind: str, quick: Path, moto_server: MotoServer) -> None:
+    """Given rows that no one Parquet file can hold together, behind some that are confirmed by then, then they are
+    written in smaller pieces, and each row is there once."""
+    target = Target(kind, quick, moto_server)
+    target.pipeline()
+    if kind == "s3":
+        text = (quick / "include/pipelines/p.yaml").read_text()
+        write_pipeline(quick, "p", text.replace("format: payload", "format: parquet"))
+    (quick / "data").mkdir(exist_ok=True)
+    values = [f"text {n}" if n % 90 == 89 else n for n in range(COUNT)]
+    lines = [json.dumps({"k": f"key {n % 7}", "n": value}) for n, value in enumerate(values)]
+    (quick / "data" / "a.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    drive()
+    if kind == "s3":
+        client = moto_server.client("s3")
+        found = client.list_objects_v2(Bucket=BUCKET, Prefix=f"{quick.parent.name}/").get("Contents", ())
+        data = [client.get_object(Bucket=BUCKET, Key=each["Key"])["Body"].read() for each in found]
+        client.close()
+        there = [row for each in data for row in in_one(each)]
+    else:
+        there = in_parquet(quick, moto_server)
+    assert sorted(str(row["n"]) for row in there) == sorted(map(str, values))
+
+
+def in_one(data: bytes) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data)).to_pylist()
+    return rows

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,18 @@ def test_a_task_whose_worker_is_killed_is_run_again_alone(quick: Path, receiver:
     done = threading.Thread(target=deliver, args=(beside,))
     done.start()
     try:
-        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
+        until(partial(in_the_middle, receiver, beside), "the middle of the delivery")
         beside.processes[1][0].send_signal(signal.SIGKILL)
         receiver.release()
     finally:
         done.join()
     assert {piece: len(of) for piece, of in beside.processes.items()} == {0: 1, 1: 2, 2: 1}
     all_there(receiver, 2_400, repeats=8 + UNTOLD)
+
+
+def in_the_middle(receiver: Receiver, beside: Beside) -> bool:
+    """Whether three tasks wait for answers."""
+    return receiver.accepted() >= 599 and len(beside.processes) == 3
 
 
 @pytest.mark.proves("C10")
@@ -61,19 +67,7 @@ def test_a_delivery_that_was_cut_off_is_finished_by_the_number_of_tasks_that_it_
     lanes(quick / "data", 2_400)
     sealed()
     receiver.hold(600)
-
-    def killed() -> None:
-        with pytest.raises(Died):
-            deliver(beside)
-
-    done = threading.Thread(target=killed)
-    done.start()
-    try:
-        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
-        beside.processes[1][0].send_signal(signal.SIGKILL)
-        receiver.release()
-    finally:
-        done.join()
+    beside.cut_off(deliver, partial(in_the_middle, receiver, beside), receiver.release)
     pipeline(quick, receiver.url, order="partition", tasks=1)
     drive(run_all=beside)
     assert beside.jobs == [[0, 1, 2], [1]]
@@ -95,19 +89,7 @@ def test_a_plugin_to_which_one_task_writes_finishes_what_several_tasks_have_begu
     rows = lanes(quick / "data", 2_400)
     sealed()
     receiver.hold(600)
-
-    def killed() -> None:
-        with pytest.raises(Died):
-            deliver(beside)
-
-    done = threading.Thread(target=killed)
-    done.start()
-    try:
-        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
-        beside.processes[1][0].send_signal(signal.SIGKILL)
-        receiver.release()
-    finally:
-        done.join()
+    beside.cut_off(deliver, partial(in_the_middle, receiver, beside), receiver.release)
     broker = state("p")
     before = broker.deliveries.get("to")
     broker.close()
@@ -200,7 +182,7 @@ def test_redis_killed_while_several_tasks_deliver_loses_nothing(
     receiver.hold(600)
     with ThreadPoolExecutor(1) as pool:
         runs = pool.submit(drive, run_all=beside)
-        until(lambda: receiver.accepted() >= 599 and len(beside.processes) == 3, "the middle of the delivery")
+        until(partial(in_the_middle, receiver, beside), "the middle of the delivery")
         own_redis.kill()
         receiver.release()
         time.sleep(1.5)

@@ -17,6 +17,7 @@ from conduit_tasks.micro_batch import course, draining, node, pipeline_file
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.operate.control import force_stop, stop
+from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_whole import TWO, events
@@ -320,13 +321,6 @@ def test_a_node_that_waits_does_so_without_asking_all_the_time(home: Path) -> No
     broker.close()
     # Then each of the four others looks about once a second, and when something happens
     assert looks < 4 * (18 + time.monotonic() - began)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
 
 
 def test_what_is_known_of_a_run_is_gone_when_the_next_begins(home: Path) -> None:

@@ -12,7 +12,7 @@ from conduit_tasks.connectors.acceptance.records import ORIGIN, Marked, in_parts
 from conduit_tasks.connectors.acceptance.report import Checks, NotTried, Unmet
 from conduit_tasks.connectors.acceptance.resources import leaving_nothing_open
 from conduit_tasks.connectors.base import BatchDestination, Outcome, RecordDestination
-from conduit_tasks.connectors.rows import RowNumbers, Rows
+from conduit_tasks.connectors.rows import ALL, RowNumbers, Rows
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 
@@ -60,7 +60,8 @@ class Writer:
         if destination.keeps_index:
             numbers = RowNumbers(ORIGIN.pipeline, ORIGIN.connector, 1, np.arange(1, len(records) + 1) + first)
         batch = spool_batch([0] * len(records), seqs, records)
-        return Rows(batch, [ORIGIN], 1, seqs[0], seqs[-1], numbers, self.seal)
+        pending = ((seqs[0], ALL),)
+        return Rows(batch, [ORIGIN], 1, seqs[0], seqs[-1], numbers, self.seal, pending=pending)
 
 
 async def _send(destination: RecordDestination, records: Sequence[Record]) -> list[Outcome]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
@@ -104,15 +104,17 @@ class DeltaDestination(BatchDestination):
         if self.shard is None:
             self._append(rows, table)
             return None
-        for n in range(CONFLICTS):
-            try:
+        for attempt in Retrying(
+            retry=retry_if_exception_type(_Conflict),
+            stop=stop_after_attempt(1 + CONFLICTS),
+            wait=wait_random_exponential(multiplier=0.05, max=1.6),
+            reraise=True,
+        ):
+            with attempt:
+                if attempt.retry_state.attempt_number > 1:
+                    # Columns that another shard added, or a commit of an earlier attempt at this one, are seen then.
+                    self.open(None)
                 self._append(rows, table)
-                return None
-            except _Conflict:
-                # Columns that another shard added, or a commit of an earlier attempt at this one, are seen from now on.
-                time.sleep(random.uniform(0, 0.05 * 2 ** min(n, 5)))
-                self.open(None)
-        self._append(rows, table)
         return None
 
     def _append(self, rows: Rows, table: pa.Table) -> None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from conduit_tasks.connectors.file.alone import alone
 from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
@@ -90,22 +90,20 @@ class ParquetShard:
         self._parts, self._shard = parts, shard
         self._files = Shards(parts, shard)
         self._lock: int | None = None
-        self._written: Rows | None = None
-        """Rows of the last write, which may have failed."""
+        self._tidied = ""
+        """Micro-batch of which nothing is there that an earlier attempt wrote and nobody confirmed."""
+        self._torn: list[Path] = []
+        """Files of a write that failed."""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Removes what was not confirmed: of one task alone by `state`, and of the write that failed last. Raises
         Unavailable (locked, no room, no permission), ConfigError."""
         self.close()
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
+        for attempt in Retrying(
+            retry=retry_if_exception(_in_use), stop=stop_after_delay(PATIENCE), wait=wait_fixed(0.05), reraise=True
+        ):
+            with attempt:
                 self._parts.open(state)
-                break
-            except Unavailable as error:
-                if not isinstance(error.__cause__, BlockingIOError) or time.monotonic() > until:
-                    raise
-            time.sleep(0.05)
         self._parts.close()
         with alone(self._parts.folder, self.close, self._parts.unavailable):
             make_folders(self._files.marks)
@@ -115,23 +113,25 @@ class ParquetShard:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Invariant 4: as in ParquetFolder.open.
             self._parts.still_ours()
-            if self._written is not None:
-                self._files.tidy(self._written)
-            self._written = None
+            for path in self._torn:
+                self._parts.remove(path)
+            self._torn = []
 
     def write(self, table: pa.Table, rows: Rows) -> None:
         """Writes one file per combination of values, durable on return. Raises Refused, Unavailable, Fenced."""
         name = f"{self._parts.name}-{rows.sealed}-{self._shard}-{rows.first:09d}-{rows.last:09d}.parquet"
-        files = self._parts.parts(table)
+        files = [(self._parts.folder / folder, some) for folder, some in self._parts.parts(table)]
         try:
-            self._parts.check_names([self._parts.folder / folder / name for folder, _ in files])
-            if self._written is None or rows.sealed != self._written.sealed:
+            self._parts.check_names([folder / name for folder, _ in files])
+            if rows.sealed != self._tidied:
                 self._files.tidy(rows)
                 self._files.begin(rows.sealed)
-            self._written = rows
+                self._tidied = rows.sealed
             self._parts.still_ours()
+            self._torn = [folder / name for folder, _ in files]
             for folder, some in files:
-                self._parts.put(self._parts.folder / folder, name, some)
+                self._parts.put(folder, name, some)
+            self._torn = []
         except OSError as error:
             raise self._parts.unavailable(error) from error
 
@@ -140,3 +140,7 @@ class ParquetShard:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _in_use(error: BaseException) -> bool:
+    return isinstance(error, Unavailable) and isinstance(error.__cause__, BlockingIOError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conduit_tasks.connectors import aws, options
@@ -15,7 +15,7 @@ from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import data_bytes
 
-_PLACE = re.compile(r"(?:([kpn]\d\d)\.(\d\d)-)?(\d{9,})-(\d{9,})\.")
+_PLACE = re.compile(r"(?:([kpn]\d\d)\.(\d\d)-)?\d{9,}-(\d{9,})\.")
 """Behind the micro-batch in a key: division and shard, if it was divided, first and last place."""
 
 
@@ -26,13 +26,11 @@ class S3Destination(BatchDestination):
 
     After a crash, pieces may be cut at other places (smaller ones, after several crashes; another
     `records-per-object`). So before its first write into a micro-batch a writer removes the objects of this micro-batch
-    only that lie behind the confirmed records. State: {"batch": `<seal>-<micro-batch>`, "last": place of the last
-    record confirmed}; if it names another micro-batch, nothing of this one is confirmed. Objects of other
-    micro-batches, and so of another life of the pipeline, are never touched.
+    whose last record is not confirmed (`Rows.pending`); an object was confirmed as a whole. Objects of other
+    micro-batches, and so of another life of the pipeline, are never touched. It keeps no state.
 
     A shard (`delivery.parallelism`) has its name before the places: `…-<micro-batch>-k03.00-<first>-<last>.<end>`. It
-    keeps no state: what ends in `Rows.pending` was not confirmed, and nothing of its micro-batch is confirmed that is
-    not of its division.
+    also removes all of its micro-batch that is not of its division, and leaves other shards' objects alone.
 
     Records sent again by themselves (a redrive) are named after their ids and payloads:
     `<16 zeros>-<digest>-<first>.<end>`.
@@ -73,13 +71,10 @@ class S3Destination(BatchDestination):
         self._bucket = self.settings["bucket"]
         self.chunk = options.integer(self.settings, "records-per-object", least=1)  # type: ignore[misc]  # its own
         self._client: Any = None
-        self._state: dict[str, Any] = {}
-        self._batch = ""
-        """Micro-batch of the last write."""
-        self._rows: Rows | None = None
-        """Rows of the last write."""
-        self._tidy = False
-        """Whether no object of it lies behind the confirmed records."""
+        self._tidied = ""
+        """Micro-batch of which nothing is there that an earlier attempt wrote and nobody confirmed."""
+        self._torn = ""
+        """Key of a write that failed, and may have arrived all the same."""
 
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
@@ -97,65 +92,61 @@ class S3Destination(BatchDestination):
     def open(self, state: dict[str, Any] | None) -> None:
         self.close()
         self._client = aws.client("s3", self.settings)
-        self._state, self._tidy = state or {}, False
-        if self._batch:
-            # The write that failed may have arrived all the same.
-            self._remove_unconfirmed()
+        if self._torn:
+            # Invariant 4: a writer that stood still until its successor was done must not remove what that wrote.
+            self.still_ours()
+            self._remove([self._torn])
+            self._torn = ""
 
-    def _remove_unconfirmed(self) -> None:
-        """Removes the objects of the current micro-batch that lie behind the confirmed records. Raises Fenced,
-        Unavailable."""
-        # Invariant 4: a writer that stood still until its successor was done must not remove the successor's objects.
+    def _tidy(self, rows: Rows) -> None:
+        """Removes the objects of the rows' micro-batch that nobody confirmed. Raises Fenced, Unavailable."""
         self.still_ours()
-        with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied"):
-            pages = self._client.get_paginator("list_objects_v2")
-            found = pages.paginate(Bucket=self._bucket, Prefix=f"{self._folder}{self._batch}-")
-            for key in [each["Key"] for page in found for each in page.get("Contents", ())]:
-                if self._pending(key.removeprefix(f"{self._folder}{self._batch}-")):
-                    self._client.delete_object(Bucket=self._bucket, Key=key)
-        self._tidy = True
+        prefix = f"{self._folder}{rows.sealed}-"
+        with self._reaching():
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+            keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
+        self._remove([key for key in keys if self._pending(key.removeprefix(prefix), rows)])
+        self._tidied = rows.sealed
 
-    def _pending(self, name: str) -> bool:
-        """Returns whether an object of the current micro-batch, by the rest of its name, was never confirmed."""
+    def _remove(self, keys: Sequence[str]) -> None:
+        with self._reaching():
+            for key in keys:
+                self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def _reaching(self) -> aws.Failing:
+        return aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied")
+
+    def _pending(self, name: str, rows: Rows) -> bool:
+        """Returns whether an object of the rows' micro-batch, by the rest of its name, was never confirmed."""
         place = _PLACE.match(name)
         if place is None:
             return False
-        division, shard, first, last = place.groups()
-        assert self._rows is not None
-        if self.shard is None:
-            told = self._state.get("batch") == self._batch and int(first) <= int(self._state["last"])
-            return not told and not self._rows.confirmed(int(last))
-        if division != self.shard.division:
+        division, shard, last = place.groups()
+        if self.shard is not None and division != self.shard.division:
             return True
-        return int(shard) == self.shard.number and not self._rows.confirmed(int(last))
+        return (self.shard is None or int(shard) == self.shard.number) and not rows.confirmed(int(last))
 
-    def write(self, rows: Rows) -> dict[str, Any] | None:
-        """Writes one object, which is seen only when it is complete. Raises Refused, Unavailable."""
+    def write(self, rows: Rows) -> None:
+        """Writes one object, which is seen only when it is complete. Raises Refused, Unavailable, Fenced."""
         if self._client is None:
             raise ConfigError("s3: write before open")
         data, end = self._encoded(rows)
         if not rows.seal:
-            self._put(f"{0:016d}-{_digest(rows)}-{rows.first:09d}.{end}", data)
-            return None
-        batch, place = rows.sealed, f"{rows.first:09d}-{rows.last:09d}.{end}"
-        name = f"{batch}-{place}"
+            self._put(f"{self._folder}{0:016d}-{_digest(rows)}-{rows.first:09d}.{end}", data)
+            return
+        shard = "" if self.shard is None else f"{self.shard}-"
+        key = f"{self._folder}{rows.sealed}-{shard}{rows.first:09d}-{rows.last:09d}.{end}"
         if rows.epoch:
-            # All of it is confirmed: nothing is to be removed, and the state is that of the live delivery.
-            self._put(name, data)
-            return None
-        if batch != self._batch or not self._tidy:
-            self._batch, self._rows = batch, rows
-            self._remove_unconfirmed()
-        self._rows = rows
-        if self.shard is not None:
-            self._put(f"{batch}-{self.shard}-{place}", data)
-            return None
-        self._put(name, data)
-        self._state = {"batch": batch, "last": rows.last}
-        return self._state
+            # All of it is confirmed: nothing is to be removed, not even if this fails.
+            self._put(key, data)
+            return
+        if rows.sealed != self._tidied:
+            self._tidy(rows)
+        self._torn = key
+        self._put(key, data)
+        self._torn = ""
 
-    def _put(self, name: str, data: bytes) -> None:
-        key = self._folder + name
+    def _put(self, key: str, data: bytes) -> None:
         self.still_ours()
         with aws.Failing(Unavailable, f"s3: {self._bucket}/{key} cannot be written"):
             self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
