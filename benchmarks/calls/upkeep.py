@@ -71,7 +71,7 @@ def cases() -> dict[str, Call]:
                 **{K.micro_batch(m): {f"f{n}": "v" * 20 for n in range(15)} for m in range(b("rebuild_write", "each"))},
             },
         ),
-        "rebuild": rebuilt("rebuild", {"version": 1, "sealed": 1, "collected": 0}, {"schema": K.schema}),
+        "rebuild": rebuilt("rebuild", {"version": 1, "sealed": 1, "collected": 0, "held": 0}, {"schema": K.schema}),
         "adopt": Call(
             {"version": K.version, "left": K.left},
             {"digest": "d", "topology": {}, "destinations": [f"d{n}" for n in range(1_000)], "by": "me"},

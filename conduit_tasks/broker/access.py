@@ -164,3 +164,8 @@ def error_json(node: str, error: str, error_class: str, micro_batch: int | None)
 def seconds(micros: str | None) -> float | None:
     """Converts a stored time (microseconds) to seconds; None if there is none."""
     return int(micros) / 1e6 if micros else None
+
+
+def as_hash(found: Any) -> dict[str, str]:
+    """Returns a whole hash from the answer to HGETALL within `Access.read`, whose form depends on the protocol."""
+    return dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))

@@ -48,19 +48,7 @@ class Deliveries:
             raise ConduitError(
                 f"pipeline {self._access.pipeline} has no destination {destination}: run the pipeline once"
             )
-        state = data.get("state")
-        return DeliveryState(
-            cursor=int(data["cursor"]),
-            epoch=int(data.get("epoch", 0)),
-            confirmed=RangeSet.parse(data.get("ranges")),
-            state=orjson.loads(state) if state else None,
-            counters={name: int(data.get(name, 0)) for name in COUNTERS},
-            status=cast(Any, data.get("status", "running")),
-            error=stored_error(data.get("error"), data.get("error_at")),
-            confirmed_at=seconds(data.get("confirmed_at")),
-            sent_at=seconds(data.get("sent_at")),
-            division=Division.parse(data),
-        )
+        return delivery_state(data)
 
     def rested(self, destination: str) -> float | None:
         """Returns the seconds since a destination was last sent to, by the server's clock; None: never."""
@@ -273,3 +261,20 @@ class Deliveries:
                 break
             done += 1
         return done
+
+
+def delivery_state(data: Mapping[str, str]) -> DeliveryState:
+    """Reads the delivery state from the hash of a registered destination."""
+    state = data.get("state")
+    return DeliveryState(
+        cursor=int(data["cursor"]),
+        epoch=int(data.get("epoch", 0)),
+        confirmed=RangeSet.parse(data.get("ranges")),
+        state=orjson.loads(state) if state else None,
+        counters={name: int(data.get(name, 0)) for name in COUNTERS},
+        status=cast(Any, data.get("status", "running")),
+        error=stored_error(data.get("error"), data.get("error_at")),
+        confirmed_at=seconds(data.get("confirmed_at")),
+        sent_at=seconds(data.get("sent_at")),
+        division=Division.parse(data),
+    )

@@ -6,6 +6,7 @@ Only failures without progress in between are counted. A destination's outage or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from conduit_tasks.broker.state import StoredError
 
 if TYPE_CHECKING:
     from conduit_tasks.topology import Recovery
+
+FIELDS = ("failures", "error", "error_at", "retry_at", "attempts")
+"""Fields of a lease hash that tell of failures."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,18 @@ class Failures:
 
     def troubles(self, *nodes: str) -> tuple[list[Failing], dict[str, int]]:
         """Returns `failing`, and node → attempts without progress, with one command per node."""
-        names = ("failures", "error", "error_at", "retry_at", "attempts")
-        found = self._access.read(*(("HMGET", self._keys.lease(node), *names) for node in nodes), ("TIME",))
-        now = int(found[-1][0]) + int(found[-1][1]) / 1e6
-        out = []
-        for node, (failures, text, at, retry_at, _) in zip(nodes, found):
-            error = stored_error(text, at)
-            if failures and error is not None:
-                out.append(Failing(node, int(failures), error, max(0.0, (seconds(retry_at) or 0.0) - now)))
-        return sorted(out, key=lambda f: f.error.at), {node: int(of[-1] or 0) for node, of in zip(nodes, found)}
+        found = self._access.read(*(("HMGET", self._keys.lease(node), *FIELDS) for node in nodes), ("TIME",))
+        secs, micros = found[-1]
+        return read_troubles(nodes, found[:-1], int(secs) + int(micros) / 1e6)
+
+
+def read_troubles(
+    nodes: Sequence[str], found: Sequence[Sequence[str | None]], now: float
+) -> tuple[list[Failing], dict[str, int]]:
+    """Returns `Failures.troubles` by the `FIELDS` of the nodes' lease hashes."""
+    out = []
+    for node, (failures, text, at, retry_at, _) in zip(nodes, found):
+        error = stored_error(text, at)
+        if failures and error is not None:
+            out.append(Failing(node, int(failures), error, max(0.0, (seconds(retry_at) or 0.0) - now)))
+    return sorted(out, key=lambda f: f.error.at), {node: int(of[-1] or 0) for node, of in zip(nodes, found)}

@@ -11,11 +11,11 @@ from redis.exceptions import NoScriptError
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import seconds, stored_error
 from conduit_tasks.broker.keys import Keys
+from conduit_tasks.broker.lifecycle import nodes_of
 from conduit_tasks.broker.series import FINE, Buckets, buckets, command
 from conduit_tasks.broker.state import Status, StoredError
 from conduit_tasks.redis_client.connection import Client, reaching
 from conduit_tasks.redis_client.portions import portions
-from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.topology import Pipeline
@@ -77,9 +77,8 @@ def _glances(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Glance]:
 def _call(pipeline: Pipeline) -> list[Any]:
     keys, ids = Keys(pipeline.id), [d.id for d in pipeline.destinations]
     sources = [s.id for s in pipeline.sources]
-    nodes = [*(f"plan.{s}" for s in sources), *map(Node.source, sources), "processors", "seal"]
-    nodes += [*map(Node.destination, ids), *map(Node.ack, sources)]
-    each = [key for id in ids for key in (keys.destination(id), keys.dead(id))] + [keys.lease(n) for n in nodes]
+    each = [key for id in ids for key in (keys.destination(id), keys.dead(id))]
+    each += [keys.lease(node) for node in nodes_of(sources, ids)]
     names = {"pipeline": keys.pipeline, "series": keys.series(""), "dead": keys.dead(""), "each": each}
     fields = command("", "", FINE)[2:]
     count, words = scripts.GLANCE.words(names, {"destinations": len(ids), "fields": fields})

@@ -28,8 +28,8 @@ class Keys:
     @property
     def pipeline(self) -> str:
         """hash: status, error, error_at, deadline, forced, resume, looked:<source>; numbers last, unsealed, sealed,
-        slim, collected, collecting; created, drained_at (microseconds); drained_to; sealing, a key that was
-        made up. Pipeline."""
+        slim, collected, collecting, held, held_from; created, drained_at (microseconds); drained_to; sealing, a key
+        that was made up. Pipeline."""
         return self._tag + "pipeline"
 
     @property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access, error_json, seconds, stored_error
-from conduit_tasks.broker.failures import Failures
+from conduit_tasks.broker.failures import Failing, Failures
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.positions import Positions
@@ -109,14 +109,8 @@ class Lifecycle:
     def status(self) -> PipelineStatus:
         """Returns the pipeline's status, with the first error if it stopped or is recovering because of one."""
         state = self._access.hash(self._keys.pipeline)
-        status = cast(Status, state.get("status", "running"))
-        error = stored_error(state.get("error"), state.get("error_at"))
-        if status == "running":
-            failing, attempts = self._failures.troubles(*self.nodes())
-            error = failing[0].error if failing else error
-            if failing or any(n > 1 for n in attempts.values()):
-                status = "recovering"
-        return PipelineStatus(status, error, seconds(state.get("deadline")))
+        running = state.get("status", "running") == "running"
+        return pipeline_status(state, *(self._failures.troubles(*self.nodes()) if running else ([], {})))
 
     def attempts(self) -> dict[str, int]:
         """Returns node → attempts without progress, including the one under way; 0 if the last ended in good order."""
@@ -124,15 +118,7 @@ class Lifecycle:
 
     def nodes(self) -> list[str]:
         """Returns all nodes that work under a lease, and the planning of each source."""
-        sources, destinations = self.registered()
-        return [
-            *(f"plan.{s}" for s in sources),
-            *(Node.source(s) for s in sources),
-            "processors",
-            "seal",
-            *(Node.destination(d) for d in destinations),
-            *(Node.ack(s) for s in sources),
-        ]
+        return nodes_of(*self.registered())
 
     def at_work(self) -> list[str]:
         """Returns the nodes whose lease is held."""
@@ -208,3 +194,29 @@ class Lifecycle:
         self._access.run(
             scripts.START, {"scope": self._keys.destination(destination), "each": each}, windows=1, leases=1
         )
+
+
+def nodes_of(sources: Sequence[str], destinations: Sequence[str]) -> list[str]:
+    """Returns `Lifecycle.nodes` for these connectors."""
+    return [
+        *(f"plan.{s}" for s in sources),
+        *map(Node.source, sources),
+        "processors",
+        "seal",
+        *map(Node.destination, destinations),
+        *map(Node.ack, sources),
+    ]
+
+
+def pipeline_status(
+    state: Mapping[str, str], failing: Sequence[Failing], attempts: Mapping[str, int]
+) -> PipelineStatus:
+    """Returns the status by the pipeline's hash and the troubles of its nodes (`Failures.troubles`), which count only
+    while it runs."""
+    status = cast(Status, state.get("status", "running"))
+    error = stored_error(state.get("error"), state.get("error_at"))
+    if status == "running":
+        error = failing[0].error if failing else error
+        if failing or any(n > 1 for n in attempts.values()):
+            status = "recovering"
+    return PipelineStatus(status, error, seconds(state.get("deadline")))

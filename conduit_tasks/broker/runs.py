@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access
+from conduit_tasks.broker.access import Access, as_hash
 from conduit_tasks.redis_client.connection import reaching
 
 NODE, FOR, READY, LEFT_OUT = "node:", "for:", "ready:", "left_out:"
@@ -165,7 +165,7 @@ class Runs:
         of, before, (secs, micros) = self._access.read(
             ("HGETALL", self._keys.under_way), ("HGETALL", self._keys.before), ("TIME",)
         )
-        return [_fields(of), _fields(before)], int(secs) * 1_000_000 + int(micros)
+        return [as_hash(of), as_hash(before)], int(secs) * 1_000_000 + int(micros)
 
     def has_forgotten(self, course: UnderWay) -> bool:
         """Returns whether Redis has forgotten a run that it knew, and knows none that began later."""
@@ -190,10 +190,6 @@ class Runs:
                 block = max(1, int(min(left, MOST_BLOCKED) * 1000))
                 if self._access.redis.xread({self._keys.bell: since}, count=1, block=block):
                     return
-
-
-def _fields(found: Any) -> dict[str, str]:
-    return dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
 
 
 def _ahead(found: Mapping[str, str], now: int) -> list[tuple[str, str]]:

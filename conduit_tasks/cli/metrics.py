@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,8 +34,8 @@ def metrics(
     """
     from conduit_tasks.airflow.api.overview import brokers
     from conduit_tasks.metrics.definitions import STATE
-    from conduit_tasks.metrics.prometheus import exposition, registry
-    from conduit_tasks.metrics.state import samples
+    from conduit_tasks.metrics.prometheus import exposition, serving
+    from conduit_tasks.operate.metrics import samples
     from conduit_tasks.pipeline.load import load_folder
     from conduit_tasks.settings import settings
 
@@ -55,17 +56,11 @@ def metrics(
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
-        server = None
-        if serve:
-            from prometheus_client import start_http_server
-
-            server, _ = start_http_server(serve, host, registry(STATE, read))
-            note(f"metrics on http://{host}:{serve}/metrics")
-        if otlp_every:
-            note(f"metrics by OTLP every {otlp_every:g} s")
-            Exporter(read, "broker").until(stop, otlp_every)
-        elif serve:
-            stop.wait()
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        with serving(STATE, read, serve, host) if serve else nullcontext():
+            if serve:
+                note(f"metrics on http://{host}:{serve}/metrics")
+            if otlp_every:
+                note(f"metrics by OTLP every {otlp_every:g} s")
+                Exporter(read, "broker").until(stop, otlp_every)
+            elif serve:
+                stop.wait()

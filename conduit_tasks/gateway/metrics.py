@@ -33,13 +33,9 @@ def told(gateway: Gateway, port: int, otlp_every: float) -> Iterator[None]:
 
     with ExitStack() as stack:
         if port:
-            from prometheus_client import start_http_server
+            from conduit_tasks.metrics.prometheus import serving
 
-            from conduit_tasks.metrics.prometheus import registry
-
-            server, thread = start_http_server(port, "127.0.0.1", registry(GATEWAY, read))
-            for end in (server.server_close, thread.join, server.shutdown):
-                stack.callback(end)
+            stack.enter_context(serving(GATEWAY, read, port))
         if otlp_every:
             from conduit_tasks.metrics.otlp import Exporter
 

@@ -54,6 +54,8 @@ class Rebuilt:
     acked: dict[str, int] = field(default_factory=dict)
     records: int = 0
     """Records of sealed micro-batches in the spool."""
+    bytes: int = 0
+    """Their size in the spool."""
     dropped: list[int] = field(default_factory=list)
     """Micro-batches without a sealed manifest: they are read again from their sources."""
 
@@ -83,6 +85,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
         manifests[m] = found
     out = Rebuilt(sealed, collected)
     out.records = sum(manifest.total for manifest in manifests.values())
+    out.bytes = sum(file.bytes for manifest in manifests.values() for file in manifest.files)
     out.dropped = [m for m in spool.micro_batches(pipeline.id) if m > sealed]
     keys = broker.keys
     for m in sorted(manifests):
@@ -155,6 +158,7 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
         version=SCHEMA,
         sealed=rebuilt.sealed,
         collected=rebuilt.collected,
+        held=rebuilt.bytes,
         rest=[
             text for f in small.values() for text in (str(2 * len(f)), *(text for pair in f.items() for text in pair))
         ],

@@ -51,7 +51,6 @@ class World(Scheduler):
         self.faults: list[str] = []
         self.history: deque[str] = deque(maxlen=POINTS if trace else HISTORY)
         self.digest = hashlib.blake2b(digest_size=8)
-        self.calm = False
         self.on_forget: Callable[[], None] = lambda: None
         self.on_tick: Callable[[], None] | None = None
         self.on_mishap: Callable[[str], None] = lambda name: None

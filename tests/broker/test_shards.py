@@ -194,6 +194,31 @@ def test_attempts_at_different_shards_go_on_beside_each_other_under_tokens_of_th
     tell(feed, m, 1, "4-4", token=two.token)
 
 
+@pytest.mark.proves("I4")
+@pytest.mark.parametrize("shards", [(0, None, 0), (None, 0, None), (1, None, 0, 1)])
+def test_attempts_at_divided_micro_batches_and_at_whole_ones_have_tokens_of_their_own(
+    feed: Feed, shards: tuple[int | None, ...]
+) -> None:
+    # Given a driver whose token is ahead of Redis' clock, which went back
+    driver, key = feed.lease("x"), feed.broker.keys.lease(NODE)
+    ahead = driver.token + 3_600_000_000
+    feed.broker.redis.hset(key, "token", str(ahead))
+    # When its executors try a micro-batch that is divided, one that is not, and the first one again
+    tokens = []
+    for shard in shards:
+        attempt = feed.broker.leases.attempt(NODE, "x", ahead, shard)
+        tokens.append(attempt.token)
+        attempt.release()
+    # Then each has a newer token
+    assert tokens == sorted(set(tokens))
+    # And a late word of an earlier one is none of a later one's
+    last = feed.broker.leases.attempt(NODE, "x", ahead, shards[-1])
+    for token in tokens:
+        feed.broker.access.run(scripts.ATTEMPTED, {"lease": key}, token=token, error="")
+    assert last.token not in tokens
+    last.release()
+
+
 def test_a_later_attempt_at_a_shard_fences_the_earlier_one_alone_once_that_has_lapsed(
     redis_server: RedisServer, broker: Broker
 ) -> None:

@@ -10,11 +10,11 @@ import redis
 
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.errors import BrokerFull
-from conduit_tasks.metrics.state import samples
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.operate import control
+from conduit_tasks.operate.metrics import samples
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings, forget

@@ -127,6 +127,8 @@ def test_a_lost_redis_is_noticed_and_rebuilt_from_the_spool_and_nothing_is_lost(
     # Given destinations at different cursors, and Redis empty
     before = state("p")
     position, index = before.positions.acked("in"), before.access.hash(before.keys.index("in"))
+    (held,) = before.access.numbers("held")
+    assert held > 0
     redis_server.flush()
     # Then nothing is planned, read or delivered, and what to do is said
     with pytest.raises(StateLost, match="conduit broker rebuild p"):
@@ -150,6 +152,7 @@ def test_a_lost_redis_is_noticed_and_rebuilt_from_the_spool_and_nothing_is_lost(
     assert (broker.micro_batches.latest_sealed(), broker.micro_batches.unsealed()) == (3, None)
     assert broker.positions.acked("in") == position
     assert broker.access.hash(broker.keys.index("in")) == index
+    assert broker.access.numbers("held", "held_from") == [held, 1]
     assert broker.deliveries.get("file").counters["delivered"] == 300
     # And the next runs go on: each event once in the file, none missing or out of order over HTTP
     drive()

@@ -83,7 +83,7 @@ def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.Mo
     from conduit_tasks.errors import BrokerUnavailable
     from conduit_tasks.metrics.definitions import STATE
     from conduit_tasks.metrics.prometheus import exposition
-    from conduit_tasks.metrics.state import samples
+    from conduit_tasks.operate.metrics import samples
 
     pipelines = load_folder(ran / "include" / "pipelines").pipelines
     with brokers() as broker_of:

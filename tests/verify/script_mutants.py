@@ -121,7 +121,7 @@ SCRIPTS = [
     lua(
         "end_collect unguarded",
         "end_collect",
-        "if redis.call('HGET', K.micro_batch, 'state') ~= 'collecting' then",
+        "if mb[1] ~= 'collecting' then",
         "if false then",
         begin=55,
     ),

@@ -37,7 +37,7 @@ def exposed(pipelines: Sequence[Pipeline]) -> bytes:
     """Returns the pipelines' metrics in Prometheus' text format."""
     from conduit_tasks.metrics.definitions import STATE
     from conduit_tasks.metrics.prometheus import exposition
-    from conduit_tasks.metrics.state import samples
+    from conduit_tasks.operate.metrics import samples
 
     with brokers() as broker_of:
         return exposition(STATE, lambda: samples(pipelines, broker_of))

@@ -18,7 +18,7 @@
 
 local of = A.shard == '' and '' or ':' .. A.shard
 local l = redis.call('HMGET', K.lease, 'token', 'owner', 'ttl', 'attempts', 'attempt' .. of, 'attempt_until' .. of,
-                     'attempt_nonce' .. of, 'newest')
+                     'attempt_nonce' .. of, 'newest', 'attempt')
 if l[1] ~= A.token or not l[2] or l[2] == '' then return {'fenced', l[1] or '', l[2] or ''} end
 local no = halted(K.pipeline, K.destination)
 if no then return no end
@@ -34,7 +34,8 @@ if l[7] ~= A.nonce then
   local free = till + number(A.grace)
   if till > 0 and free > now then return {'held', 'another attempt of ' .. l[2], l[6], text(free - now)} end
   local earlier = l[5]
-  l[5] = text(math.max(number(l[1]) + 1, number(l[5]) + 1, number(l[8]) + 1, now))
+  -- Newer than those at all shards and at no shard: one of a micro-batch before may still speak.
+  l[5] = text(math.max(number(l[1]) + 1, number(l[5]) + 1, number(l[8]) + 1, number(l[9]) + 1, now))
   if of ~= '' then
     if earlier then redis.call('HDEL', K.lease, 'shard:' .. earlier) end
     redis.call('HSET', K.lease, 'shard:' .. l[5], A.shard, 'newest', l[5])

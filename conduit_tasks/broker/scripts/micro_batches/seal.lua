@@ -1,6 +1,7 @@
 -- seal: the micro-batch is final and stands for its sources from now on (C16, invariant 6).
 --
--- @key pipeline     hash   status, unsealed; sealed: highest sealed number
+-- @key pipeline     hash   status, unsealed; sealed: highest sealed number; held: bytes of what is sealed and not collected,
+--                           from the micro-batch held_from on
 -- @key micro_batch  hash   nodes, stage:<node>; gets manifest, total, bytes, matched
 -- @key lease        hash   of `seal`
 -- @key totals       hash   read, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages, <node>/skipped
@@ -46,6 +47,8 @@ redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now), 'ma
            'total', A.total, 'bytes', A.bytes, 'matched', A.matched)
 redis.call('HDEL', K.micro_batch, 'indexing')
 redis.call('HSET', K.pipeline, 'sealed', A.m)
+redis.call('HSETNX', K.pipeline, 'held_from', A.m)
+redis.call('HINCRBY', K.pipeline, 'held', A.bytes)
 redis.call('HDEL', K.pipeline, 'unsealed')
 progressed(K.lease)
 return {'ok', 1}

@@ -1,0 +1,133 @@
+"""Figures of many pipelines at once: those that the parts of the broker return one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis.client import Pipeline as Batch
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.figures import Figures, figures
+from conduit_tasks.topology import Breaker, Recovery
+from tests.broker.conftest import DESTINATIONS, Feed, letter, make_broker
+from tests.broker.test_acks import acked
+from tests.conftest import RedisServer
+
+
+def of(broker: Broker, destinations: Sequence[str] = DESTINATIONS) -> Figures:
+    pipeline: Any = SimpleNamespace(id=broker.pipeline, destinations=[SimpleNamespace(id=d) for d in destinations])
+    (found,) = figures(broker.redis, [pipeline])
+    return found
+
+
+def collect(feed: Feed, m: int) -> None:
+    acked(feed, m)
+    feed.broker.collection.begin(m)
+    feed.broker.collection.end(m)
+
+
+def test_they_are_those_that_the_parts_return(feed: Feed) -> None:
+    # Given a pipeline of which x is behind, with dead letters and an open breaker, and whose source fails
+    broker = feed.broker
+    for _ in range(3):
+        feed.sealed()
+    feed.delivered(1)
+    feed.delivered(2, destinations=["y"])
+    feed.confirm("x", 2, [(0, 3)], dead=[letter(2, 1), letter(2, 3)])
+    lease, breaker = feed.lease("x"), Breaker(failures=1, pause=60.0)
+    options: dict[str, Any] = {"anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
+    broker.breakers.trip("x", lease.token, "1", breaker, failures=1, **options)
+    broker.failures.note("sources.a", "1", "no such host", "OSError", Recovery())
+    open_ = feed.open()
+    # When
+    found = of(broker, [*DESTINATIONS, "never registered"])
+    # Then
+    assert (found.status, found.sealed, found.held, found.dead) == ("recovering", 3, 3, 0)
+    assert found.status == broker.lifecycle.status().status
+    assert found.attempts == broker.lifecycle.attempts()
+    assert found.totals == broker.micro_batches.totals()
+    assert found.histograms == broker.micro_batches.histograms()
+    assert set(found.destinations) == set(DESTINATIONS)
+    for id, each in found.destinations.items():
+        assert each.state == broker.deliveries.get(id)
+        assert each.backlog == broker.deliveries.backlog([id])
+        assert each.waiting == pytest.approx(broker.deliveries.waiting_for(id), abs=1)
+        assert each.dead == broker.dead_letters.count(id)
+        assert each.open == (id == "x")
+        assert each.parked == 0
+    assert found.destinations["x"].backlog.micro_batches == 2
+    # What is open waits, too
+    feed.delivered(3, destinations=["y"])
+    broker.redis.hset(broker.keys.micro_batch(open_), "opened_at", "1000000")
+    assert of(broker).destinations["y"].waiting > 1_000_000
+
+
+def test_a_pipeline_that_never_ran_has_no_figures(redis_server: RedisServer) -> None:
+    broker = make_broker(redis_server, "another")
+    broker.redis.flushdb()
+    found = of(broker)
+    assert (found.status, found.sealed, found.held_bytes, found.destinations) == ("running", 0, 0, {})
+    broker.close()
+
+
+@pytest.mark.usefixtures("twice")
+@pytest.mark.proves("I5")
+def test_the_size_in_the_spool_is_counted_once_whatever_is_repeated(feed: Feed) -> None:
+    for total in (10, 0, 20, 30):
+        feed.sealed(total)
+    assert of(feed.broker).held_bytes == 6_000
+    feed.delivered(1)
+    collect(feed, 1)
+    for destination in DESTINATIONS:
+        feed.leases.pop(destination).release()
+        feed.broker.deliveries.complete_unmatched(destination)
+    # One without a record, and without a byte
+    collect(feed, 2)
+    found = of(feed.broker)
+    assert (found.held, found.held_bytes) == (2, 5_000)
+
+
+def test_what_an_earlier_version_sealed_is_part_of_the_size_until_it_is_collected(feed: Feed) -> None:
+    # Given two micro-batches that were sealed when their size was not counted
+    feed.sealed(10)
+    feed.sealed(20)
+    feed.broker.redis.hdel(feed.broker.keys.pipeline, "held", "held_from")
+    assert of(feed.broker).held_bytes == 3_000
+    # When one more is sealed, and the first is collected
+    feed.sealed(40)
+    assert of(feed.broker).held_bytes == 7_000
+    feed.delivered(1)
+    collect(feed, 1)
+    # Then
+    assert of(feed.broker).held_bytes == 6_000
+    feed.delivered(2, 20)
+    collect(feed, 2)
+    assert of(feed.broker).held_bytes == 4_000
+
+
+def test_a_hundred_pipelines_are_read_in_a_few_round_trips(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = [make_broker(redis_server, f"p{n}") for n in range(100)]
+    for broker in brokers[:20]:
+        Feed(broker).sealed()
+    sent: list[int] = []
+    execute = Batch.execute
+
+    def counted(self: Batch, *args: Any, **more: Any) -> Any:
+        sent.append(len(self.command_stack))
+        return execute(self, *args, **more)
+
+    monkeypatch.setattr(Batch, "execute", counted)
+    pipelines: Any = [
+        SimpleNamespace(id=b.pipeline, destinations=[SimpleNamespace(id=d) for d in DESTINATIONS]) for b in brokers
+    ]
+    found = list(figures(brokers[0].redis, pipelines))
+    assert [f.sealed for f in found] == [1] * 20 + [0] * 80
+    assert len(sent) <= 4
+    assert max(sent) <= 1_000, "no other client waits for a large portion"
+    for broker in brokers:
+        broker.close()
