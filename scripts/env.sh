@@ -20,6 +20,19 @@ apt_install() {
   fi
 }
 
+# Installs requirements.txt by uv, in less than half the time of pip. Where uv cannot reach the packages, as it does not read
+# all of pip's settings (proxies, several indexes), pip installs them.
+install_locked() {
+  local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes)
+  local index=${PIP_INDEX_URL:-$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || true)}
+  awk '/^uv==/ {on = 1; print; next} /^[^ ]/ {on = 0} on' requirements.txt > .venv/uv.txt
+  if "${pip[@]}" -r .venv/uv.txt && env ${index:+UV_DEFAULT_INDEX="$index"} ${PIP_CERT:+SSL_CERT_FILE="$PIP_CERT"} \
+      .venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode --require-hashes -r requirements.txt
+  then return; fi
+  echo "uv could not; installing by pip" >&2
+  "${pip[@]}" -r requirements.txt
+}
+
 java_version() {
   "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
 }
@@ -34,7 +47,7 @@ fi
 wanted=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.installed 2>/dev/null || true)" != "$wanted" ]; then
   echo "installing the packages of requirements.txt"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+  install_locked
   PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
   echo "$wanted" > .venv/.installed
 fi

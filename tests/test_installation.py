@@ -1,9 +1,9 @@
-"""The wheel goes beside other providers: pip finds versions of everything that fit together, for each Airflow that is
+"""The wheel goes beside other providers: there are versions of everything that fit together, for each Airflow that is
 supported, and what only the embedded stack needs is not among them."""
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
 import sys
@@ -48,21 +48,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1", "3.3.2"])
-def test_pip_finds_versions_that_fit_beside_other_providers(airflow: str, wheel: Path, tmp_path: Path) -> None:
+def test_versions_are_found_that_fit_beside_other_providers(airflow: str, wheel: Path, tmp_path: Path) -> None:
     # Given a fresh environment with a supported Airflow and the providers that most people have
-    report = tmp_path / "report.json"
-    resolve = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--prefer-binary"]
-    wanted = [str(wheel), f"apache-airflow=={airflow}", *PROVIDERS]
-    # When pip resolves what to install
+    wanted = [f"conduit-tasks @ {wheel.as_uri()}", f"apache-airflow=={airflow}", *PROVIDERS]
+    (tmp_path / "wanted.in").write_text("\n".join(wanted))
+    # When it is resolved what to install
+    uv = [
+        Path(sys.executable).with_name("uv"),
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-config",
+        "--no-header",
+        "--no-annotate",
+    ]
+    index = {"UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"]} if os.environ.get("PIP_INDEX_URL") else {}
     done = subprocess.run(
-        [*resolve, "--report", str(report), *wanted], capture_output=True, text=True, check=False, timeout=580
+        [*uv, "--python-version", "3.11", tmp_path / "wanted.in"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+        env={**os.environ, **index},
     )
-    # Then it finds a solution, in which each provider is one for Airflow 3
+    # Then there is a solution, in which each provider is one for Airflow 3
     assert done.returncode == 0, done.stderr[-3_000:]
-    found = {
-        canonicalize_name(item["metadata"]["name"]): Version(item["metadata"]["version"])
-        for item in json.loads(report.read_text())["install"]
-    }
+    requirements = [Requirement(line) for line in done.stdout.splitlines() if line]
+    found = {canonicalize_name(r.name): Version(next(iter(r.specifier)).version) for r in requirements if not r.url}
     assert found["apache-airflow"] == Version(airflow)
     assert set(PROVIDERS) <= set(found)
     assert found["pyspark"] == found["pyspark-client"]
