@@ -112,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     adopt()
     options.work.mkdir(parents=True, exist_ok=True)
     # A small size on one core: what starting a Python worker for each of them costs is most of it.
-    place = Place(options.work.resolve(), "local[1]" if size == "quick" else "local[*]")
+    place = Place(options.work.resolve(), "local[1]" if size == "quick" else "local[*]", small=size == "quick")
     if not options.json:
         load = os.getloadavg()[0]
         print(f"{os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}, size {size}\n")

@@ -67,7 +67,7 @@ def _delivered(
     to = {"id": "to", "type": "destination", "plugin": plugin, "settings": settings, "delivery": delivery}
     place.pipeline(source(place.events(count)), to)
     with serving(place) as (_, _, redis_pid):
-        ours = drive(place, redis_pid, "--beside", str(pid))
+        ours = drive(place, redis_pid, "--beside", str(pid), spark=tasks > 1)
         broker = open_broker(PIPELINE)
         delivered = broker.deliveries.get("to").counters["delivered"]
         broker.close()

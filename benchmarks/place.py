@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +32,12 @@ PIPELINE = "bench"
 @dataclass(frozen=True)
 class Place:
     """`base` is kept from run to run (events, class-data archive); `home` is new for each benchmark. `master`: of its
-    Spark drivers, those written by hand as well."""
+    Spark drivers, those written by hand as well; `small`: events are so few that Spark need not do what is asked of our
+    own driver alone."""
 
     base: Path
     master: str = "local[*]"
+    small: bool = False
 
     @property
     def home(self) -> Path:
@@ -90,7 +92,18 @@ class Place:
         argv += ["--master", self.master]
         for key, value in options.items():
             argv += ["--conf", f"{key}={value}"]
-        argv += [str(application), *arguments]
+        return self._started(application, arguments, argv, env)
+
+    def call(self, application: Path, *arguments: str) -> Submitted:
+        """Starts a driver that needs no Spark, as all that it does is small."""
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+        env |= {"CONDUIT_SMALL_RECORDS": str(10**9), "CONDUIT_SMALL_BYTES": str(10**12)}
+        return self._started(application, arguments, [sys.executable], env)
+
+    def _started(
+        self, application: Path, arguments: Sequence[str], argv: Sequence[str], env: Mapping[str, str]
+    ) -> Submitted:
+        argv = [*argv, str(application), *arguments]
         out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Submitted.wait`
         with self.log.open("ab") as log:
             process = subprocess.Popen(argv, env=env, cwd=self.base, stdout=out, stderr=log)

@@ -76,7 +76,7 @@ def _delivered(place: Place, count: int, tasks: int, unconfirmed: int) -> tuple[
     with receiving(DELAY) as (url, _):
         place.pipeline(source(events), to_http(url, parallelism=tasks, **{"max-unconfirmed": unconfirmed}))
         with serving(place) as (_, _, redis_pid):
-            ours = drive(place, redis_pid)
+            ours = drive(place, redis_pid, spark=tasks > 1)
             broker = open_broker(PIPELINE)
             delivered = broker.deliveries.get("http").counters["delivered"]
             broker.close()

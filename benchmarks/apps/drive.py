@@ -1,7 +1,8 @@
 """Runs a pipeline until nothing is new, in one process with a running Spark context: the cost apart from start-up.
 
-`drive.py PIPELINE REDIS_PID [--beside PID] [--weigh]`: what the tasks of Airflow runs do, one after the other,
-destinations two at a time. "Running" means that the context, its Python workers and the modules they import are there.
+`drive.py PIPELINE REDIS_PID [--beside PID] [--weigh] [--small]`: what the tasks of Airflow runs do, one after the
+other, destinations two at a time. "Running" means that the context, its Python workers and the modules they import are
+there. `--small`: without Spark, as small work is done (`spark/local.py`, one at a time), for sizes that say nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.spark import session
 from conduit_tasks.spark.plain import context as spark_context
 from conduit_tasks.spark.session import run_all
 
@@ -58,8 +60,8 @@ def ready(_: int) -> None:
 class Stages:
     """Seconds per node, summed over the runs."""
 
-    def __init__(self, pipeline_id: str, weigh: bool) -> None:
-        self.pipeline_id, self.weigh = pipeline_id, weigh
+    def __init__(self, pipeline_id: str, weigh: bool, at_a_time: int) -> None:
+        self.pipeline_id, self.weigh, self.at_a_time = pipeline_id, weigh, at_a_time
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.runs = 0
         self.state_bytes = 0
@@ -82,7 +84,7 @@ class Stages:
         if pipeline.processors:
             self._node("processors", run, partial(process, run_all=run_all, wait=WAIT))
         self._weigh()
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(self.at_a_time) as pool:
             list(pool.map(lambda d: self._deliver(d.id, run), pipeline.destinations))
         self._weigh()
         for source in pipeline.sources:
@@ -130,14 +132,23 @@ def main() -> None:
     parser.add_argument("redis_pid", type=int)
     parser.add_argument("--beside", type=int, help="a process whose CPU is told apart")
     parser.add_argument("--weigh", action="store_true", help="ask Redis for the size of the state after each stage")
+    parser.add_argument("--small", action="store_true", help="without Spark")
     options = parser.parse_args()
-    sc = spark_context()
-    ready(0)
-    workers = max(4, sc.defaultParallelism)
-    sc.parallelize(range(workers), workers).map(ready).collect()
-    java = os.getppid()
-    stages = Stages(options.pipeline, options.weigh)
-    with measured(java, options.redis_pid) as cost, measured(*([options.beside] if options.beside else [])) as beside:
+    if options.small:
+        session.prepare()
+        session.warm()
+        drivers, end = os.getpid(), session.close
+    else:
+        sc = spark_context()
+        ready(0)
+        workers = max(4, sc.defaultParallelism)
+        sc.parallelize(range(workers), workers).map(ready).collect()
+        drivers, end = os.getppid(), sc.stop
+    stages = Stages(options.pipeline, options.weigh, 1 if options.small else 2)
+    with (
+        measured(drivers, options.redis_pid) as cost,
+        measured(*([options.beside] if options.beside else [])) as beside,
+    ):
         stages.until_quiet()
     said = {
         "seconds": cost.seconds,
@@ -147,10 +158,10 @@ def main() -> None:
         "runs": stages.runs,
         "state_bytes": stages.state_bytes,
         "memory_python": most_memory([os.getpid()]),
-        "memory_java": most_memory([java]),
+        "memory_java": most_memory([drivers]),
     }
     print("bench " + json.dumps(said), flush=True)
-    sc.stop()
+    end()
 
 
 if __name__ == "__main__":
