@@ -82,7 +82,7 @@ def try_(
 
 
 def _answers(chain: Any, lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
-    from conduit_tasks.cli.records import read
+    from conduit_tasks.record.written import read
     from conduit_tasks.record import jsons
 
     for number, line in enumerate(lines, start=1):
