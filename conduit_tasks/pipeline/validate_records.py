@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 RECORDS, BYTES, SECONDS = 100, 1 << 20, 3.0
 """Limits of the records, bytes and seconds spent on one source."""
 CODE = "W206"
-_COMPUTING = frozenset(
+COMPUTING = frozenset(
     {
         *("base64.decode", "base64.encode", "clone", "error", "field.convert", "field.exclude", "field.rename"),
         *("field.set", "filter", "json.decode", "json.encode", "mask", "split"),
@@ -99,7 +99,7 @@ class _Trial:
             if not records:
                 return records
             through = self._holding(processor, records, place)
-            if through is None or processor.plugin not in _COMPUTING:
+            if through is None or processor.plugin not in COMPUTING:
                 return None
             self._spelled(processor, through, place)
             made = self._processed(processor, through, place)
