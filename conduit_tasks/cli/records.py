@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from conduit_tasks.cli.arguments import Pipeline
-from conduit_tasks.cli.output import Format, cell, fail, note, print_json
+from conduit_tasks.cli.output import Format, cell, fail, note, print_json, print_table
 from conduit_tasks.cli.side_by_side import side_by_side
 from conduit_tasks.errors import ConduitError, ConfigError
 
@@ -35,9 +35,12 @@ def try_(  # noqa: PLR0917 - its options
         str | None,
         typer.Option(metavar="ID", help="Or the dead letter with this id, of `dead-letters list`."),
     ] = None,
+    place: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Or the record in this place of the spool, as `peek` prints it.")
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="A changed pipeline file, in place of the one in force.")] = None,
     node: Annotated[
-        str, typer.Option(help="Where it enters: sources.ID, processors, destinations.ID. Default: the only source.")
+        str, typer.Option(help="Where it enters: sources.ID, processors, destinations.ID. Default: as the record says.")
     ] = "",
     calls: Annotated[
         bool, typer.Option("--calls", help="Also processors that make calls over the network; else they are left out.")
@@ -54,13 +57,14 @@ def try_(  # noqa: PLR0917 - its options
     from conduit_tasks.operate.ask import Ask
 
     try:
-        if (record is None) == (letter is None):
-            raise ConfigError("give exactly one of --record and --letter")
+        if [record, letter, place].count(None) != 2:
+            raise ConfigError("give exactly one of --record, --letter and --place")
         answer = tried(
             Ask(
                 pipeline,
                 record=None if record is None else _read(record),
                 letter=None if letter is None else [letter],
+                place=place,
                 node=node,
                 text=None if file is None else _text(file, "--file"),
                 file=str(file),
@@ -83,6 +87,58 @@ def try_(  # noqa: PLR0917 - its options
         raise typer.Exit(2)
     if any(step["outcome"] == "failed" for step in answer["steps"]):
         raise typer.Exit(1)
+
+
+@app.command()
+def peek(
+    pipeline: Pipeline,
+    node: Annotated[
+        str,
+        typer.Option(
+            help="sources.ID: as read, after its own processors; processors: the sealed micro-batch; destinations.ID: "
+            "what its trigger wants, with the answer."
+        ),
+    ] = "processors",
+    last: Annotated[int, typer.Option(min=1, max=100, help="So many records at most.")] = 20,
+    format: Annotated[Format, typer.Option(help="text, or json for programs.")] = Format.text,
+) -> None:
+    """Shows the last records of a stage of PIPELINE, the newest first, from the newest files of its spool.
+
+    Fields that are named secret, or listed under `mask` of the pipeline file, are shown as ***.
+    """
+    from conduit_tasks.operate.peek import MICRO_BATCHES
+    from conduit_tasks.operate.peek import peek as last_records
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    found = last_records(get_pipeline(pipeline), node, last)
+    if format is Format.json:
+        print_json(found)
+        return
+    print_table(
+        ("place", "state", "record", "error"),
+        [(each["place"], each["state"], _line(each["record"]), _said(each)) for each in found["records"]],
+    )
+    if not found["records"]:
+        note(f"none at {node} in the newest {MICRO_BATCHES} micro-batches that the spool has")
+    if found["cut"]:
+        note("long texts and lists are cut")
+
+
+def _line(record: dict[str, Any]) -> str:
+    """Returns a record in a line: what it has."""
+    parts = {
+        "operation": record["operation"],
+        "metadata": record["metadata"],
+        "key": record["key"],
+        **record["payload"],
+    }
+    return json.dumps({name: value for name, value in parts.items() if value not in (None, {})}, ensure_ascii=False)
+
+
+def _said(each: dict[str, Any]) -> str:
+    if each["error"]:
+        return f"{each['error']['node']}: {each['error']['message']}"
+    return str((each["answer"] or {}).get("error") or "")
 
 
 def _read(given: str) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 class Ask:
     """One question, of JSON types.
 
-    `record`: OpenCDC JSON; or `letter`: [id], or [destination, epoch, micro-batch, seq, ord] of a dead letter. `node`:
-    at which it enters; "": the only source, or where the letter failed. `text`: of a file that is not in force (None:
+    `record`: OpenCDC JSON; or `letter`: [id], or [destination, epoch, micro-batch, seq, ord] of a dead letter; or
+    `place`: of a record in the spool (`peek.Place`). `node`: at which it enters; "": the only source, where the letter
+    failed, or what follows the place. `text`: of a file that is not in force (None:
     the one in force), which findings call `file`. `own`: whether whoever asks may run any code as this process: for
     others a changed text gets no variable of the environment, and runs only what depends on the record alone or is in
     the file in force as well. `calls`: whether processors may reach the network. `frames`: whether Spark is started.
@@ -20,6 +21,7 @@ class Ask:
     pipeline: str
     record: str | None = None
     letter: list[Any] | None = None
+    place: str | None = None
     node: str = ""
     text: str | None = None
     file: str = "the file"

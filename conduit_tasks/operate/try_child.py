@@ -115,6 +115,11 @@ def _loaded(result: LoadResult, ask: Ask, tell: Tell) -> Pipeline:
 
 
 def _record(ask: Ask, pipeline: Pipeline) -> tuple[Record, Entry]:
+    if ask.place is not None:
+        from conduit_tasks.operate.peek import Place, spooled
+
+        record, entry = spooled(pipeline, Place.read(ask.place))
+        return record, entry_of(pipeline, ask.node) if ask.node else entry
     if ask.letter is not None:
         record, node = _letter(ask.pipeline, ask.letter)
         entry = entry_of(pipeline, ask.node) if ask.node else entry_of_letter(pipeline, node)

@@ -74,8 +74,8 @@ def test_a_step_that_fails_is_marked_and_the_exit_code_is_1_also_in_json(conduit
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "give exactly one of --record and --letter"),
-        (("--record", "{}", "--letter", "a"), "give exactly one of --record and --letter"),
+        ((), "give exactly one of --record, --letter and --place"),
+        (("--record", "{}", "--letter", "a"), "give exactly one of --record, --letter and --place"),
         (("--record", "@none"), "--record: none cannot be read: No such file or directory"),
         (("--record", "@binary"), "binary is no text in UTF-8: invalid start byte at byte 0"),
         (("--record", "{}", "--file", "none"), "--file: none cannot be read: No such file or directory"),
