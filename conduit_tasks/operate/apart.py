@@ -14,6 +14,7 @@ import orjson
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.operate.ask import Ask
+from conduit_tasks.record import jsons
 from conduit_tasks.settings import settings
 
 SECONDS = 20.0
@@ -65,8 +66,8 @@ def _answer(said: bytes, errors: bytes, late: float | None, code: int) -> dict[s
     whole = False
     for line in said.splitlines():
         try:
-            each = orjson.loads(line)
-        except orjson.JSONDecodeError:
+            each = jsons.exact(line)
+        except jsons.JSONDecodeError:
             break  # it was ended in the middle of it
         if "begin" in each:
             begun = each["begin"]
