@@ -73,7 +73,7 @@ export async function trial(r) {
     ...head(r, graph.dag_id),
     el("h2", {}, "Try a record"),
     el("p", { class: "dim" }, "What the processors and triggers make of it. Nothing is sent; calls over the network, and what needs Spark, are left out. "
-      + "Of a changed text runs what depends on the record alone, and what is in the file in force as well."),
+      + "From a changed text only that runs which depends on the record alone, or is in the file in force as well."),
     el("form", { id: "f-try", onsubmit: send, oninput: keep },
       el("div", { class: "head" }, el("label", {}, "Record", pick), el("label", {}, "Enters at", enter), go),
       el("div", { class: "two" },
