@@ -106,22 +106,28 @@ def peek(
 
     Fields that are named secret, or listed under `mask` of the pipeline file, are shown as ***.
     """
+    from conduit_tasks.operate.apart import peeked
     from conduit_tasks.operate.peek import MICRO_BATCHES
-    from conduit_tasks.operate.peek import peek as last_records
     from conduit_tasks.pipeline.load import get_pipeline
 
-    found = last_records(get_pipeline(pipeline), node, last)
+    found = peeked(get_pipeline(pipeline), node, last)
     if format is Format.json:
         print_json(found)
         return
     print_table(
         ("place", "state", "record", "error"),
-        [(each["place"], each["state"], _line(each["record"]), _said(each)) for each in found["records"]],
+        [(each["place"], each["state"], _whole(each), _said(each)) for each in found["records"]],
     )
     if not found["records"]:
         note(f"none at {node} in the newest {MICRO_BATCHES} micro-batches that the spool has")
     if found["cut"]:
         note("long texts and lists are cut")
+
+
+def _whole(each: dict[str, Any]) -> str:
+    """Returns a record in a line; if it is known, as it is sent."""
+    sent = each["sent"]
+    return "; ".join(map(_line, sent["records"])) if sent and sent["records"] else _line(each["record"])
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -14,8 +14,10 @@ import orjson
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.operate.ask import Ask
+from conduit_tasks.operate.peek import peek
 from conduit_tasks.record import jsons
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Pipeline
 
 SECONDS = 20.0
 """Time that a trial has, unless the caller says another."""
@@ -34,6 +36,26 @@ def tried(ask: Ask, seconds: float = SECONDS) -> dict[str, Any]:
     for what, text in (("record", ask.record), ("text of the file", ask.text)):
         if text is not None and len(text.encode(errors="replace")) > RECORD:
             raise ConfigError(f"the {what} has more than {RECORD >> 20} MiB: try a smaller one")
+    said, errors, late, code = _ask(ask, seconds)
+    return _answer(said, errors, seconds if late else None, code)
+
+
+def peeked(pipeline: Pipeline, node: str, last: int, seconds: float = SECONDS) -> dict[str, Any]:
+    """Returns what `peek` does, and at a destination with processors the records that these make of each (`sent`:
+    `records`, and the processors that were `left_out`), as far as a process of its own finds that in time. Raises
+    ConfigError, SpoolError."""
+    found = next((d for d in pipeline.destinations if d.node == node), None)
+    if found is not None and found.processors:
+        said, *_ = _ask(Ask(pipeline.id, node=node, last=last), seconds)
+        for line in said.splitlines():
+            with suppress(jsons.JSONDecodeError, KeyError):
+                return dict(jsons.exact(line)["peek"])
+    return peek(pipeline, node, last)
+
+
+def _ask(ask: Ask, seconds: float) -> tuple[bytes, bytes, bool, int]:
+    """Returns what the process says on stdout and stderr, whether it was ended because it was late, and its exit
+    code."""
     process = subprocess.Popen(
         [sys.executable, "-m", "conduit_tasks.operate.try_child"],
         stdin=subprocess.PIPE,
@@ -51,7 +73,7 @@ def tried(ask: Ask, seconds: float = SECONDS) -> dict[str, Any]:
         said, errors = process.communicate()
     finally:
         _end(process)
-    return _answer(said, errors, seconds if late else None, process.returncode)
+    return said, errors, late, process.returncode
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

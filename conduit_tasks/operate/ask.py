@@ -12,7 +12,8 @@ class Ask:
 
     `record`: OpenCDC JSON; or `letter`: [id], or [destination, epoch, micro-batch, seq, ord] of a dead letter; or
     `place`: of a record in the spool (`peek.Place`). `node`: at which it enters; "": the only source, where the letter
-    failed, or what follows the place. `text`: of a file that is not in force (None:
+    failed, or what follows the place. `last`: nothing is tried, but the last records of `node` are asked for, each with
+    what its processors make of it. `text`: of a file that is not in force (None:
     the one in force), which findings call `file`. `own`: whether whoever asks may run any code as this process: for
     others a changed text gets no variable of the environment, and runs only what depends on the record alone or is in
     the file in force as well. `calls`: whether processors may reach the network. `frames`: whether Spark is started.
@@ -22,6 +23,7 @@ class Ask:
     record: str | None = None
     letter: list[Any] | None = None
     place: str | None = None
+    last: int | None = None
     node: str = ""
     text: str | None = None
     file: str = "the file"

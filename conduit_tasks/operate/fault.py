@@ -52,7 +52,9 @@ def fault_of(processor: Processor, records: Iterable[Record], message: str) -> F
     named = re.search(r"option '([^']+)'", message)
     if named and named[1] in processor.settings:
         return _fault(f"settings.{named[1]}", processor.settings[named[1]], message)
-    return None
+    # A statement is all that this processor has.
+    query = processor.settings.get("query") if processor.plugin == "sql" else None
+    return None if query is None else Fault("settings.query", query)
 
 
 def _fault(key: str, expression: str, message: str) -> Fault:

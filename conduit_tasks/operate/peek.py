@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,13 +68,15 @@ class Found:
     error: dict[str, str] | None = None
 
 
-def peek(pipeline: Pipeline, node: str = PROCESSORS, last: int = 20) -> dict[str, Any]:
+def peek(
+    pipeline: Pipeline, node: str = PROCESSORS, last: int = 20, sent: Callable[[Record, Shown], Any] | None = None
+) -> dict[str, Any]:
     """Returns the last records of a stage (see `stages`), newest micro-batch first and the last record of each first.
 
     `records`: each with its `place`, `micro_batch`, `seq` (None: not sealed yet), `id`, `state` (passed or nacked; at a
     destination what the ledger says: acked, nacked, open, confirmed, or None: nothing yet), the `record` as it is
-    shown, `error` and `answer`. `more`: whether older ones may be in the spool. Raises ConfigError if there is no such
-    node, SpoolError.
+    shown, `error` and `answer`, and what the function `sent` says of it. `more`: whether older ones may be in the
+    spool. Raises ConfigError if there is no such node, SpoolError.
     """
     stage_node = _node(pipeline, node)
     spool, shown, budget = open_spool(pipeline), Shown(pipeline.mask), Budget(BYTES)
@@ -85,7 +87,9 @@ def peek(pipeline: Pipeline, node: str = PROCESSORS, last: int = 20) -> dict[str
         looked += 1
         found = _last(spool, stage, stage_node, wanted - len(out), budget)
         answers = _Answers(spool, pipeline, stage, stage_node.id) if stage_node.kind == "destinations" else None
-        out += [_entry(stage, each, shown, answers) for each in found]
+        for each in found:
+            one = _entry(stage, each, shown, answers)
+            out.append({**one, "sent": None if sent is None else sent(each.record, shown)})
         if len(out) >= wanted or budget.spent:
             break
     return {

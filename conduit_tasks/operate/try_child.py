@@ -82,6 +82,9 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
         # A text without the key must not show what the file in force does not.
         mask = force.mask
     shown = Shown(tuple(dict.fromkeys((*pipeline.mask, *mask))))
+    if ask.last is not None:
+        tell({"peek": _last(ask, pipeline, outside)})
+        return
     record, entry = _record(ask, pipeline)
     if ask.frames and any(_is_frame(processor) for processor in processors_of(pipeline)):
         # A JVM needs more.
@@ -94,6 +97,32 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
     places = Places(text, pipeline.id, names)
     Trial(pipeline, tell, shown=shown, places=places, outside=outside, leave=leave).go(record, entry)
     tell({"end": True, "cut": shown.cut})
+
+
+def _last(ask: Ask, pipeline: Pipeline, outside: Outside) -> dict[str, Any]:
+    """Returns the last records of a destination's stage, each with the records that its processors make of it."""
+    from conduit_tasks.operate.peek import peek
+
+    entry = entry_of(pipeline, ask.node)
+
+    def sent(record: Record, shown: Shown) -> dict[str, Any]:
+        steps: list[dict[str, Any]] = []
+        trial = Trial(
+            pipeline,
+            steps.append,
+            shown=shown,
+            places=Places("", pipeline.id, {}),
+            outside=outside,
+            leave=lambda processor: _left_out(processor, ask, None),
+        )
+        trial.go(record, entry)
+        ended = [step for step in steps if "outcome" in step]
+        return {
+            "records": next((step["after"] for step in ended if step["step"] == "sent"), []),
+            "left_out": [step["processor"] for step in ended if step["outcome"] == "left out"],
+        }
+
+    return peek(pipeline, ask.node, ask.last or 0, sent)
 
 
 def _is_frame(processor: Processor) -> bool:

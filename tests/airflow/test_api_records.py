@@ -86,9 +86,7 @@ pipelines:
 """
 
 
-def test_a_third_trial_at_a_time_has_to_wait_for_its_turn(
-    api: Any, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_third_one_at_a_time_has_to_wait_for_its_turn(api: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from conduit_tasks.airflow.api import records
 
     write_pipeline(home, "p", QUIET)
@@ -97,7 +95,7 @@ def test_a_third_trial_at_a_time_has_to_wait_for_its_turn(
     assert tried(api, record="{}").json() == {"pipeline": "p"}
     with records._turns, records._turns:
         answer = tried(api, record="{}")
-        assert (answer.status_code, "being tried at the moment" in answer.json()["detail"]) == (503, True)
+        assert (answer.status_code, "others look at records at the moment" in answer.json()["detail"]) == (503, True)
     assert tried(api, record="{}").status_code == 200
 
 

@@ -188,8 +188,12 @@ async def _charts(site: str, browser: str) -> None:
 
 
 def test_an_issue_is_acknowledged_and_opened_again_by_the_keyboard_and_its_record_is_tried(
-    site: str, browser: str, delivered: None
+    site: str, browser: str, delivered: None, home: Path
 ) -> None:
+    # Given a file that has changed since: what the web gets is stamped
+    text = (home / "include" / "pipelines" / "p.yaml").read_text()
+    stamp = "processors: [{id: stamp, plugin: field.set, settings: {field: .Payload.After.stamp, value: '1'}}]"
+    write_pipeline(home, "p", text.replace("delivery: {timeout: 20s}", f"delivery: {{timeout: 20s}}\n        {stamp}"))
     asyncio.run(_issues(site, browser))
 
 
@@ -232,6 +236,7 @@ async def _records(site: str, tab: Tab) -> None:
     refused = await tab.js("document.querySelector('article.open').innerText")
     assert "nacked" in refused
     assert "http 400" in refused
+    assert "stamp" in await tab.js("document.querySelector('#r-0 .diff .come').closest('tbody').innerText")
     await picture(tab, "records")
     # One of them is tried with a click
     await tab.js("document.querySelector('#r-0 a').click()")

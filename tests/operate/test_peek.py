@@ -214,6 +214,26 @@ def _letters() -> list[dict[str, Any]]:
     return [{"n": row["record"]["payload"]["after"]["n"], "id": row["id"], "key": row_key(row)} for row in rows]
 
 
+def test_at_a_destination_records_are_shown_as_its_processors_make_them_if_that_is_found_in_time(
+    delivered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.operate import apart
+    from conduit_tasks.operate.apart import peeked
+
+    pipeline = get_pipeline("p")
+    found = peeked(pipeline, "destinations.even", 3)["records"]
+    assert [each["sent"]["records"] == [each["record"]] for each in found] == [True, True, False]
+    assert found[2]["sent"] == {"records": [], "left_out": []}, "its processor fails it"
+    assert "4111" not in json.dumps(found)
+    # When the process ends without an answer, they are shown as they came
+    monkeypatch.setattr(apart, "_ask", lambda ask, seconds: (b'{"pee', b"", True, -9))
+    found = peeked(pipeline, "destinations.even", 3)["records"]
+    assert [(each["state"], each["sent"]) for each in found] == [("acked", None), ("acked", None), ("nacked", None)]
+    # And other stages need none
+    monkeypatch.setattr(apart, "_ask", None)
+    assert peeked(pipeline, "processors", 1)["records"][0]["sent"] is None
+
+
 def test_the_command_prints_the_last_records(delivered: None) -> None:
     from typer.testing import CliRunner
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +15,14 @@ from pydantic import Field
 from conduit_tasks.airflow.api.access import SeenRecords, may_read_file, same_site
 from conduit_tasks.airflow.api.door import Body
 from conduit_tasks.operate import apart
-from conduit_tasks.operate.apart import tried
+from conduit_tasks.operate.apart import peeked, tried
 from conduit_tasks.operate.ask import Ask
-from conduit_tasks.operate.peek import MOST, peek
+from conduit_tasks.operate.peek import MOST
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["records"])
 
 AT_ONCE, PATIENCE = 2, 5.0
-"""Trials that run at a time in one process of the server, and seconds that another one waits for its turn."""
+"""Looks and trials at a time in one process of the server, and seconds that another one waits for its turn."""
 _turns = threading.BoundedSemaphore(AT_ONCE)
 Text = Annotated[str, Field(max_length=apart.RECORD)]
 
@@ -47,9 +49,10 @@ def list_last_records(
     last: Annotated[int, Query(ge=1, le=MOST, description="So many at most.")] = 20,
 ) -> dict[str, Any]:
     """Returns the last records of a stage, newest first, from the newest files of the spool; at a destination with the
-    answer that the ledger has. Fields named secret, and those under `mask` of the file, are `***`. `more`: there may be
-    older ones."""
-    return peek(pipeline, node, last)
+    answer that the ledger has, and what its processors make of each (`sent`). Fields named secret, and those under
+    `mask` of the file, are `***`. `more`: there may be older ones."""
+    with _turn():
+        return peeked(pipeline, node, last)
 
 
 @router.post("/records/try", dependencies=[Depends(same_site)])
@@ -69,10 +72,17 @@ def try_record(pipeline: SeenRecords, body: Try) -> dict[str, Any]:
         text=body.file,
         file="the text",
     )
-    if not _turns.acquire(timeout=PATIENCE):
-        raise HTTPException(503, f"{AT_ONCE} records are being tried at the moment; ask again")
-    try:
+    with _turn():
         return tried(ask)
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Bounds what is done at a time. Raises HTTPException 503."""
+    if not _turns.acquire(timeout=PATIENCE):
+        raise HTTPException(503, f"{AT_ONCE} others look at records at the moment; ask again")
+    try:
+        yield
     finally:
         _turns.release()
 

@@ -28,16 +28,16 @@ function pairs(before, after) {
 export const lines = (records) => records.flatMap((record) => JSON.stringify(record, null, 2).split("\n"));
 
 // A table of what differs, with a few equal lines around; null where nothing does.
-export function sideBySide(before, after) {
+export function sideBySide(before, after, left = "Before", right = "After") {
   const all = pairs(before, after);
   const near = all.map((_, n) => all.slice(Math.max(0, n - CONTEXT), n + CONTEXT + 1).some(([, , equal]) => !equal));
   if (!near.some(Boolean)) return null;
   const rows = [];
-  all.forEach(([left, right, equal], n) => {
+  all.forEach(([was, is, equal], n) => {
     if (!near[n]) { if (n === 0 || near[n - 1]) rows.push(el("tr", { class: "left-out" }, el("td", { colspan: 2 }, "…"))); return; }
     const cell = (text, kind) => el("td", { class: equal ? null : text === null ? "none" : kind }, text ?? "");
-    rows.push(el("tr", {}, cell(left, "gone"), cell(right, "come")));
+    rows.push(el("tr", {}, cell(was, "gone"), cell(is, "come")));
   });
   return el("div", { class: "scroll" }, el("table", { class: "diff" },
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Before"), el("th", { scope: "col" }, "After"))), el("tbody", {}, ...rows)));
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, left), el("th", { scope: "col" }, right))), el("tbody", {}, ...rows)));
 }

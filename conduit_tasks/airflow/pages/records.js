@@ -1,6 +1,7 @@
 // The last records of a stage, masked, and what became of each at a destination.
 import { address } from "./address.js";
 import { ask, of } from "./ask.js";
+import { sideBySide } from "./diff.js";
 import { head } from "./head.js";
 import { count, el, plural } from "./parts.js";
 
@@ -11,6 +12,17 @@ function answer(one) {
   const a = one.answer;
   if (!a) return null;
   return el("p", { class: a.error ? "error" : "dim" }, [`${a.outcome} ${a.ended}`, a.run, a.exact ? "" : "with others between them", a.error_class, a.error].filter(Boolean).join(" · "));
+}
+
+const text = (record) => JSON.stringify({ ...record, position: undefined }, null, 2);
+
+// As it came, and where that differs, as the destination's processors make it.
+function content(one) {
+  const sent = one.sent?.records ?? [];
+  const whole = el("pre", { tabindex: 0, "aria-label": "The record" }, text(one.record));
+  const left = one.sent?.left_out.length ? el("p", { class: "dim" }, `Without ${one.sent.left_out.join(", ")}, which would make calls or need Spark.`) : null;
+  const differs = sent.length ? sideBySide(text(one.record).split("\n"), sent.flatMap((each) => text(each).split("\n")), "As wanted", "As sent") : null;
+  return [whole, differs, left];
 }
 
 export async function records(r) {
@@ -33,7 +45,7 @@ export async function records(r) {
         el("a", { href: address([r.id, "try"], { place: one.place }) }, "Try it"),
         el("a", { href: address([r.id, "record", one.id]) }, "Its history")),
       answer(one),
-      el("pre", { tabindex: 0, "aria-label": "The record" }, JSON.stringify({ ...one.record, position: undefined }, null, 2)))),
+      ...content(one))),
     found.records.length ? null : el("p", { class: "dim" }, "There is none here in the newest micro-batches of the spool."),
   ];
 }
