@@ -265,3 +265,36 @@ def test_a_spool_without_micro_batches_shows_nothing_and_says_so(home: Path) -> 
         0,
         "none at processors in the newest 20 micro-batches that the spool has\n",
     )
+
+
+def test_the_answer_is_that_of_the_newest_attempt_and_a_nack_counts_before_a_row_about_others(
+    home: Path, delivered: None
+) -> None:
+    import time
+
+    import pyarrow as pa
+
+    from conduit_tasks.ledger.entry import SCHEMA
+    from conduit_tasks.ledger.store import Ledger
+
+    def row(attempt: str, first: int, last: int, records: int, outcome: str) -> dict[str, Any]:
+        named = {"destination": "all", "micro_batch": 2, "status": "done", "attempt": attempt, "epoch": 0}
+        at = int((time.time() + int(attempt)) * 1e6)
+        return {**named, "first": first, "last": last, "records": records, "outcome": outcome, "ended": at}
+
+    def answer(seq: int) -> tuple[str, bool]:
+        [one] = [
+            each["answer"]
+            for each in seen("destinations.all")["records"]
+            if each["seq"] == seq and each["micro_batch"] == 2
+        ]
+        return one["outcome"], one["exact"]
+
+    book = Ledger(Spool(str(home / ".conduit" / "spool")), "p")
+    # Given a later attempt by one of several tasks, whose row is about some of its range
+    book.write(pa.Table.from_pylist([row("10", 0, 4, 2, "acked"), row("10", 3, 3, 1, "nacked")], SCHEMA))
+    assert answer(3) == ("nacked", True)
+    assert answer(4) == ("acked", True), "the first attempt told exactly"
+    # And a later one that tells of all
+    book.write(pa.Table.from_pylist([row("20", 0, 4, 5, "open")], SCHEMA))
+    assert answer(3) == ("open", True)

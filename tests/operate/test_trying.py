@@ -276,3 +276,40 @@ def test_a_pipeline_of_plain_steps_gives_what_its_unit_tests_give(folder: Path) 
     steps = tried({"kind": "2", "legs": [1, 2]}, metadata={"kind": "2"})
     for id, arrived in walked.arrived.items():
         assert step(steps, f"destinations.{id} sent")["after"] == [each.to_opencdc() for each in arrived]
+
+
+def test_a_letter_enters_where_a_redrive_has_it_enter(folder: Path) -> None:
+    from conduit_tasks.operate.trying import Entry, entry_of_letter
+    from conduit_tasks.pipeline.load import load_text
+    from conduit_tasks.topology import Node
+
+    frame = '      - {id: q, plugin: sql, settings: {query: "SELECT * FROM records"}}\n'
+    more = "      - {id: z, plugin: filter}\n      - {id: y, plugin: filter}\n"
+    [pipeline] = load_text(f"{PIPELINE}{frame}{more}", "p").pipelines
+    # What was sent has passed its destination's processors; what one of them failed has not
+    assert entry_of_letter(pipeline, "destinations.all") == Entry(Node("destinations.all"), sent=True)
+    assert entry_of_letter(pipeline, "destinations.all/stamp") == Entry(Node("destinations.all"))
+    # Record-wise processors beside each other saw it in one pass; one over DataFrames has a pass of its own
+    assert entry_of_letter(pipeline, "processors/js") == Entry(Node("processors"), 0)
+    assert entry_of_letter(pipeline, "processors/q") == Entry(Node("processors"), 2)
+    assert entry_of_letter(pipeline, "processors/y") == Entry(Node("processors"), 3)
+    assert entry_of_letter(pipeline, "processors/gone") == Entry(Node("processors"), 0)
+    with pytest.raises(ConfigError, match=r"has no node sources.gone"):
+        entry_of_letter(pipeline, "sources.gone/x")
+    # And what needs Spark is left out where that is not started
+    assert step(tried(text=f"{PIPELINE}{frame}", own=True), "q")["why"].startswith("sees a whole micro-batch, in Spark")
+
+
+def test_what_a_function_makes_that_cannot_be_written_fails_as_in_a_run(folder: Path) -> None:
+    (folder / "odd_values_of_a_trial.py").write_text(
+        "def odd(record):\n    record.after = {'x': {1}}\n    return record\n"
+    )
+    text = f"{PIPELINE}      - {{id: odd, plugin: python, settings: {{call: 'odd_values_of_a_trial:odd'}}}}\n"
+    one = tried(text=text, own=True)[-1]
+    assert (one["processor"], one["outcome"], one["error_class"]) == ("odd", "failed", "unwritable")
+
+
+def test_a_module_that_cannot_be_imported_fails_its_step(folder: Path) -> None:
+    text = f"{PIPELINE}      - {{id: odd, plugin: python, settings: {{call: 'include.no_such:odd'}}}}\n"
+    one = tried(text=text, own=True)[-1]
+    assert (one["outcome"], one["error_class"], one["fault"]["key"]) == ("failed", "config", "settings.call")
