@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from conduit_tasks.pipeline.findings import Findings, Mark, Path
 from conduit_tasks.pipeline.yaml import read
 from conduit_tasks.topology import Node
+
+
+def variables(*texts: str) -> dict[str, str]:
+    """Returns the values of environment variables that the texts of files name → `${NAME}`, the longest first: an
+    expression or an error must not show them."""
+    found: dict[str, str] = {}
+    for text in texts:
+        for document in read(text, "", os.environ):
+            found |= document.report.secrets
+    return dict(sorted(found.items(), key=lambda each: -len(each[0])))
 
 
 class Places:

@@ -18,7 +18,7 @@ import orjson
 
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.operate.ask import Ask
-from conduit_tasks.operate.places import Places
+from conduit_tasks.operate.places import Places, variables
 from conduit_tasks.operate.trying import Entry, Outside, Tell, Trial, entry_of, entry_of_letter
 from conduit_tasks.operate.untrusted import Names, processors_of, trusted
 from conduit_tasks.operate.walk import origin_of
@@ -69,6 +69,7 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
     names: Mapping[str, str] = os.environ
     known: Callable[[Processor], str] | None = None
     mask: tuple[str, ...] = ()
+    others = ""
     if ask.text is None:
         pipeline = get_pipeline(ask.pipeline)
         text = Path(pipeline.file).read_text(encoding="utf-8-sig")
@@ -79,6 +80,7 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
         text, names = ask.text, Names()
         force = get_pipeline(ask.pipeline)
         pipeline, known = trusted(_loaded(load_text(text, ask.file, env=names), ask, tell), force)
+        others = Path(force.file).read_text(encoding="utf-8-sig")
         # A text without the key must not show what the file in force does not.
         mask = force.mask
     shown = Shown(tuple(dict.fromkeys((*pipeline.mask, *mask))))
@@ -94,8 +96,9 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
         return _left_out(processor, ask, known)
 
     tell({"pipeline": pipeline.id, "entry": {**asdict(entry), "node": str(entry.node)}, "record": record.id})
-    places = Places(text, pipeline.id, names)
-    Trial(pipeline, tell, shown=shown, places=places, outside=outside, leave=leave).go(record, entry)
+    places, values = Places(text, pipeline.id, names), variables(text, others)
+    trial = Trial(pipeline, tell, shown=shown, places=places, outside=outside, leave=leave, variables=values)
+    trial.go(record, entry)
     tell({"end": True, "cut": shown.cut})
 
 

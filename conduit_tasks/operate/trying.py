@@ -5,7 +5,7 @@ To be run in a process of its own (`operate.apart`): processors run code of user
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,8 @@ class Entry:
 
 
 class Trial(Walk):
-    """The way of one record, of which `tell` is told. `leave`: returns why a processor is left out; "": it runs."""
+    """The way of one record, of which `tell` is told. `leave`: returns why a processor is left out; "": it runs.
+    `variables`: values that errors and expressions show as their names."""
 
     def __init__(
         self,
@@ -63,8 +64,10 @@ class Trial(Walk):
         places: Places,
         outside: Outside,
         leave: Callable[[Processor], str],
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(pipeline)
+        self._variables = variables or {}
         self._tell, self._shown, self._places, self._outside, self._leave = tell, shown, places, outside, leave
 
     def go(self, record: Record, entry: Entry) -> None:
@@ -181,11 +184,16 @@ class Trial(Walk):
         if fault and mark and fault.line is not None:
             mark = self._places.within(mark, fault.line, fault.column)
         return {
-            "error": self._shown.text(message),
+            "error": self._shown.text(self._named(message)),
             "error_class": error_class,
-            "fault": fault.as_json() if fault else None,
+            "fault": {**fault.as_json(), "expression": self._named(fault.expression)} if fault else None,
             "place": _place(mark),
         }
+
+    def _named(self, text: str) -> str:
+        for value, name in self._variables.items():
+            text = text.replace(value, name)
+        return text
 
     def _made(self, name: str, rows: Sequence[Row]) -> dict[str, Any]:
         """Returns records as they are shown, and their number."""

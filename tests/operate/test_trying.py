@@ -278,6 +278,20 @@ def test_a_pipeline_of_plain_steps_gives_what_its_unit_tests_give(folder: Path) 
         assert step(steps, f"destinations.{id} sent")["after"] == [each.to_opencdc() for each in arrived]
 
 
+def test_errors_and_expressions_show_names_of_variables_not_their_values(folder: Path) -> None:
+    # Given a file in force whose expression has the value of a variable in it, and fails
+    text = PIPELINE.replace('value: "${REGION}"', "value: '${REGION} {{ div 1 .Payload.After.zero }}'")
+    (folder / "include" / "pipelines" / "p.yaml").write_text(text)
+    # When it is tried as it is, and as somebody has changed it elsewhere
+    for changed in (None, text.replace("cloudevents.team: t", "cloudevents.team: u")):
+        one = step(tried({"kind": "a", "zero": 0}, text=changed), "stamp")
+        # Then the value is in neither
+        assert one["outcome"] == "failed"
+        assert "north" not in orjson.dumps(one).decode()
+        assert one["fault"]["expression"] == "${REGION} {{ div 1 .Payload.After.zero }}"
+        assert one["error"].startswith("template '${REGION} ")
+
+
 def test_a_letter_enters_where_a_redrive_has_it_enter(folder: Path) -> None:
     from conduit_tasks.operate.trying import Entry, entry_of_letter
     from conduit_tasks.pipeline.load import load_text
