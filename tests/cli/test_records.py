@@ -79,7 +79,6 @@ def test_a_step_that_fails_is_marked_and_the_exit_code_is_1_also_in_json(conduit
         (("--record", "@none"), "--record: none cannot be read: No such file or directory"),
         (("--record", "@binary"), "binary is no text in UTF-8: invalid start byte at byte 0"),
         (("--record", "{}", "--file", "none"), "--file: none cannot be read: No such file or directory"),
-        (("--record", "x"), "the record is no JSON"),
         (("--letter", "0123"), "p has no dead letter 0123; `conduit dead-letters list p` has their ids"),
     ],
 )

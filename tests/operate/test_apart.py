@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.operate import apart
 from conduit_tasks.operate.apart import RECORD, tried
 from conduit_tasks.operate.ask import Ask
 from conduit_tasks.settings import forget
@@ -22,14 +22,17 @@ pipelines:
       - {id: out, type: destination, plugin: log}
     processors:
       - {id: mark, plugin: field.set, settings: {field: .Metadata.mark, value: "1"}}
-      - {id: loop, plugin: custom.javascript, settings: {timeout: 10m, script: "function process(r) { for (;;) {} }"},
-         condition: '{{ eq .Metadata.do "loop" }}'}
+      - {id: stay, plugin: python, settings: {call: "include.code:stay"}, condition: '{{ eq .Metadata.do "stay" }}'}
       - {id: ask, plugin: python, settings: {call: "include.code:ask"}, condition: '{{ eq .Metadata.do "ask" }}'}
       - {id: die, plugin: python, settings: {call: "include.code:die"}, condition: '{{ eq .Metadata.do "die" }}'}
       - {id: eat, plugin: python, settings: {call: "include.code:eat"}, condition: '{{ eq .Metadata.do "eat" }}'}
 """
 CODE = """\
-import os, socket
+import os, socket, time
+
+def stay(record):
+    while True:
+        time.sleep(60)
 
 def ask(record):
     print("said to stdout")
@@ -62,14 +65,13 @@ def ask(do: str = "", *, calls: bool = False) -> Ask:
     return Ask("p", record=f'{{"metadata": {{"do": "{do}"}}}}', calls=calls)
 
 
-def test_an_endless_loop_is_ended_and_the_step_is_named(folder: Path) -> None:
-    began = time.monotonic()
-    answer = tried(ask("loop"), 4)
-    assert time.monotonic() - began < 60
+def test_what_does_not_come_to_an_end_is_ended_and_the_step_is_named(folder: Path) -> None:
+    # The seconds are for the start of Python, on a machine that does much else
+    answer = tried(ask("stay"), 12)
     assert answer["error"] is None
     assert [step["outcome"] for step in answer["steps"]] == ["changed", "failed"]
     last = answer["steps"][-1]
-    assert (last["error"], last["error_class"]) == ("loop took longer than 4 s", "timeout")
+    assert (last["error"], last["error_class"]) == ("stay took longer than 12 s", "timeout")
     assert last["before"][0]["metadata"]["mark"] == "1"
 
 
@@ -109,8 +111,11 @@ def test_what_is_too_large_is_refused_before_a_process_is_started(folder: Path) 
         tried(Ask("p", record="{}", text="x" * (RECORD + 1)))
 
 
-def test_a_question_that_cannot_be_answered_is_an_error_with_the_findings_of_the_file(folder: Path) -> None:
-    answer = tried(Ask("p", record="{}", text=PIPELINE.replace("plugin: log", "plug: log"), own=True))
-    assert "E102" in answer["error"]
-    assert {finding["code"] for finding in answer["findings"]} == {"E101", "E102"}
-    assert answer["steps"] == []
+def test_a_question_that_cannot_be_answered_is_an_error_with_the_findings_of_the_file() -> None:
+    said = b'{"findings": [{"code": "E101"}]}\n{"error": "it has an unknown key"}\n{"step": "half'
+    answer = apart._answer(said, b"", None, 0)
+    assert (answer["findings"], answer["error"], answer["steps"]) == ([{"code": "E101"}], "it has an unknown key", [])
+    # And of a process that ended before it told of anything, what it said last
+    answer = apart._answer(b"", b"Traceback\nModuleNotFoundError: x\n", None, 1)
+    assert answer["error"] == "the trial ended its process (ModuleNotFoundError: x)"
+    assert apart._answer(b"", b"", None, -9)["error"] == "the trial ended its process (SIGKILL)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,20 @@ pipelines:
 
 
 @pytest.fixture
-def delivered(home: Path) -> None:
-    """Ten records in two micro-batches; 2, 6 and 7 failed, each somewhere else."""
+def delivered(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Ten records in two micro-batches; 2, 6 and 7 failed, each somewhere else. Files are all that is looked at: they
+    are made once."""
+    kept = tmp_path_factory.getbasetemp() / "home of the last records"
+    if kept.exists():
+        shutil.copytree(kept, home, dirs_exist_ok=True)
+        return
     write_pipeline(home, "p", PIPELINE)
     (home / "data").mkdir()
     rows = (json.dumps({"n": n, "card": f"4111-{n}", "token": "hush"}) for n in range(10))
     (home / "data" / "a.jsonl").write_text("".join(f"{row}\n" for row in rows))
     run_once("p", "first")
     run_once("p", "second")
+    shutil.copytree(home, kept)
 
 
 def last(node: str, count: int = 20) -> list[tuple[int, str | None]]:

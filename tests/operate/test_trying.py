@@ -227,8 +227,11 @@ def test_what_is_no_record_is_refused(record: str, says: str, folder: Path) -> N
 def test_a_file_without_the_pipeline_or_with_errors_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="the file has no pipeline p; it has: q"):
         tried(text=PIPELINE.replace("id: p\n", "id: q\n"), own=True)
+    told: list[dict[str, Any]] = []
+    wrong = Ask("p", record="{}", text=PIPELINE.replace("    mask:", "    foo: 1\n    mask:"), own=True)
     with pytest.raises(ConfigError, match="E101 unknown key 'foo'"):
-        tried(text=PIPELINE.replace("    mask:", "    foo: 1\n    mask:"), own=True)
+        run(wrong, told.append, Outside(nullcontext()))
+    assert [finding["code"] for finding in told[0]["findings"]] == ["E101"]
     (folder / "include" / "pipelines" / "p.yaml").unlink()
     with pytest.raises(ConfigError, match="no pipeline 'p'"):
         tried()
@@ -290,6 +293,14 @@ def test_errors_and_expressions_show_names_of_variables_not_their_values(folder:
         assert "north" not in orjson.dumps(one).decode()
         assert one["fault"]["expression"] == "${REGION} {{ div 1 .Payload.After.zero }}"
         assert one["error"].startswith("template '${REGION} ")
+
+
+def test_an_endless_script_fails_its_step(folder: Path) -> None:
+    loop = "{timeout: 50ms, script: 'function process(rec) { for (;;) {} }'}"
+    text = f"{PIPELINE}      - {{id: loop, plugin: custom.javascript, settings: {loop}}}\n"
+    one = tried(text=text)[-1]
+    assert (one["processor"], one["outcome"], one["fault"]["key"]) == ("loop", "failed", "settings.script")
+    assert "interrupted" in one["error"]
 
 
 def test_a_letter_enters_where_a_redrive_has_it_enter(folder: Path) -> None:

@@ -10,7 +10,7 @@ function marked(fault) {
   const from = fault.column ? fault.column - 1 : 0, line = all[at] ?? "";
   const whole = fault.line === null ? fault.expression : line;
   return el("pre", { class: "fault", tabindex: 0, "aria-label": `The expression at fault, ${fault.key}` },
-    fault.line === null ? "" : [...all.slice(0, at), line.slice(0, from)].join("\n") + (at && !from ? "\n" : ""),
+    fault.line === null ? "" : [...all.slice(0, at), line.slice(0, from)].join("\n"),
     el("mark", {}, whole.slice(from) || " "),
     fault.line === null || at + 1 >= all.length ? "" : "\n" + all.slice(at + 1).join("\n"));
 }
