@@ -21,7 +21,7 @@ function content(one) {
   const sent = one.sent?.records ?? [];
   const whole = el("pre", { tabindex: 0, "aria-label": "The record" }, text(one.record));
   const left = one.sent?.left_out.length ? el("p", { class: "dim" }, `Without ${one.sent.left_out.join(", ")}, which would make calls or need Spark.`) : null;
-  const differs = sent.length ? sideBySide(text(one.record).split("\n"), sent.flatMap((each) => text(each).split("\n")), "As wanted", "As sent") : null;
+  const differs = sent.length ? sideBySide(text(one.record).split("\n"), sent.flatMap((each) => text(each).split("\n")), "As wanted", "As sent, by the file as it is now") : null;
   return [whole, differs, left];
 }
 
