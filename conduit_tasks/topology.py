@@ -232,6 +232,8 @@ class Pipeline:
     """None = one micro-batch in flight."""
     isolate: bool = False
     event_time: str | None = None
+    mask: tuple[str, ...] = ()
+    """References to fields that people who look at records do not see."""
     drain_limit: float | None = None
     """The most seconds that a run lasts before the next one goes on; None = an hour, ten minutes under @continuous."""
     replay_interval: str = "@daily"
@@ -269,7 +271,7 @@ class Pipeline:
         from dataclasses import asdict
 
         config = asdict(self)
-        del config["file"], config["line"], config["alerts"]
+        del config["file"], config["line"], config["alerts"], config["mask"]
         for destination in config["destinations"]:
             del destination["deadline"], destination["delivery"]["bulk_timeout"]
             del destination["assets"], destination["on_delivered"]

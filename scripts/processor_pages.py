@@ -100,7 +100,8 @@ it is acked when all of them are. An error nacks the record; an outage of what a
 registry) stops the task instead, which is tried again.
 
 `conduit processors describe NAME` prints what these pages say, `conduit processors try NAME -s KEY=VALUE` runs one on
-records from its input, and `conduit pipelines test FILE` runs [unit tests](../pipeline-tests.md) of a whole pipeline.
+records from its input, `conduit records try` shows [each step](../records.md) of a record through a pipeline, and
+`conduit pipelines test FILE` runs [unit tests](../pipeline-tests.md) of a whole pipeline.
 One that is [your own](../../examples/plugin) may [register handlers](../handlers.md#in-code).
 
 | name | what it does |

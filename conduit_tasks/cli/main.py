@@ -41,6 +41,7 @@ COMMANDS = {
     "filters": Lazy("filters", "Try trigger filters on events."),
     "processors": Lazy("processors", "List and describe processors, and try one on records."),
     "pipelines": Lazy("pipelines", "Run the unit tests of a pipeline's processors and triggers."),
+    "records": Lazy("records", "See what a pipeline makes of a record, step by step, and its last records."),
     "connectors": Lazy("connectors", "List and describe connectors, and try whether one keeps its contract."),
     "schemas": Lazy("schemas", "The Avro schemas of the registry built in: list, show, register."),
     "run": Lazy("run", "Run a pipeline now and wait for it."),

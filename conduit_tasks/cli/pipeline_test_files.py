@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conduit_tasks.cli.records import read as read_record
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.load import pipeline_files
 from conduit_tasks.record.record import Record
+from conduit_tasks.record.written import read as read_record
 from conduit_tasks.topology import Pipeline
 
 SUFFIXES = (".test.yaml", ".test.yml")
@@ -33,7 +33,7 @@ class Case:
 
     def run(self) -> list[str]:
         """Runs the test and returns the differences as lines to print; none: it passed."""
-        from conduit_tasks.cli.pipeline_test_run import walk
+        from conduit_tasks.operate.walk import walk
 
         walked = walk(self.pipeline, self.inputs)
         faults: list[str] = []

@@ -82,8 +82,8 @@ def try_(
 
 
 def _answers(chain: Any, lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
-    from conduit_tasks.cli.records import read
     from conduit_tasks.record import jsons
+    from conduit_tasks.record.written import read
 
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -72,11 +72,24 @@ def source_origins(
     A setting `cloudevents.<attribute>` sets that attribute: a constant for all records, a template record by record.
     """
     connector = source_connector(pipeline, source.id)
+    constant, templated = attributes(source)
     shared = {
         "opencdc.readAt": str(time.time_ns()),
         "conduit.source.connector.id": source.id,
         "conduit.source.plugin.name": source.plugin,
+        **constant,
     }
+    try:
+        origins = [Origin(pipeline.id, source.id, s.partition, {**shared, **connector.metadata(s)}) for s in slices]
+    finally:
+        connector.close()
+    return origins, (*templated, *source.processors)
+
+
+def attributes(source: Source) -> tuple[dict[str, str], list[Processor]]:
+    """Returns the CloudEvents attributes that the settings give to all records of a source, and processors for those
+    that are templates."""
+    constant: dict[str, str] = {}
     templated: list[Processor] = []
     for name, value in source.settings.items():
         if not name.startswith("cloudevents."):
@@ -85,9 +98,5 @@ def source_origins(
             settings = {"field": f'.Metadata["{name}"]', "value": value}
             templated.append(Processor(f"{source.id}:{name}", "field.set", settings))
         else:
-            shared[name] = value
-    try:
-        origins = [Origin(pipeline.id, source.id, s.partition, {**shared, **connector.metadata(s)}) for s in slices]
-    finally:
-        connector.close()
-    return origins, (*templated, *source.processors)
+            constant[name] = value
+    return constant, templated

@@ -50,6 +50,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         lag_budget=_lag_budget(keys.lag_budget),
         isolate=keys.isolate,
         event_time=keys.event_time,
+        mask=tuple(keys.mask),
         drain_limit=keys.drain_limit,
         replay_interval=keys.replay_interval.strip(),
         spool_path=keys.spool.path,

@@ -66,9 +66,18 @@ def load_file(
         if isinstance(error, UnicodeDecodeError):
             _declare(named(error.object.decode("utf-8-sig", "replace"), variables), str(path), result)
         return result
-    for document in read(text, str(path), variables):
+    loaded = load_text(text, str(path), plugins=plugins, records=records, env=variables)
+    return _checked_ids(loaded, plugins) if check_ids else loaded
+
+
+def load_text(
+    text: str, file: str, *, plugins: bool = False, records: bool = False, env: Mapping[str, str] | None = None
+) -> LoadResult:
+    """Loads the pipelines of the text of a file, which findings call `file`; as `load_file`, without checks of ids."""
+    result = LoadResult()
+    for document in read(text, file, os.environ if env is None else env):
         _load_document(document, result, plugins, records)
-    return _checked_ids(result, plugins) if check_ids else result
+    return result
 
 
 def load_folder(

@@ -321,6 +321,9 @@ class PipelineKeys(Keys):
     """Whether the other destinations go on while one is failing or slow (SEMANTICS X1)."""
     event_time: str | None = None
     """Field by which a replay's interval selects records; absent = the source's own time."""
+    mask: Annotated[list[str], BeforeValidator(as_words)] = Field(default_factory=list, max_length=1_000)
+    """Fields, such as `.Payload.After.card`, that `conduit records` and the pages *Records* and *Try* show as `***`,
+    beside those whose name says that they are secret. They are read, stored and delivered as they are."""
     drain_limit: Duration | None = None
     """The longest time that a run lasts before the next one goes on; absent = 1h, 10m under @continuous."""
     replay_interval: str = "@daily"

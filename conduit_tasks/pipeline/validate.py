@@ -186,6 +186,8 @@ def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
     _check_spool(keys.spool.path, report, (*base, "spool", "path"))
     if keys.event_time is not None:
         check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
+    for n, field in enumerate(keys.mask):
+        check_with(field_reference, field, "E212", report, (*base, "mask", n))
     for n, handler in enumerate(keys.handlers):
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"

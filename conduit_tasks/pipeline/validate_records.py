@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from conduit_tasks.connectors.sources import attributes
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.record.record import Record
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 RECORDS, BYTES, SECONDS = 100, 1 << 20, 3.0
 """Limits of the records, bytes and seconds spent on one source."""
 CODE = "W206"
-_COMPUTING = frozenset(
+COMPUTING = frozenset(
     {
         *("base64.decode", "base64.encode", "clone", "error", "field.convert", "field.exclude", "field.rename"),
         *("field.set", "filter", "json.decode", "json.encode", "mask", "split"),
@@ -60,9 +61,8 @@ class _Trial:
             records = first_records(self.pipeline, source)
             path = self.places[source.id]
             if records:
-                attributes, rest = _templated(self.pipeline, source)
-                records = self._section(attributes, records, path, settings=True)
-                records = self._section(rest, records, path) if records is not None else None
+                records = self._section(attributes(source)[1], records, path, settings=True)
+                records = self._section(source.processors, records, path) if records is not None else None
             known.append(records)
         if not all(known):
             return  # a source without known records may have the fields that the others lack
@@ -99,7 +99,7 @@ class _Trial:
             if not records:
                 return records
             through = self._holding(processor, records, place)
-            if through is None or processor.plugin not in _COMPUTING:
+            if through is None or processor.plugin not in COMPUTING:
                 return None
             self._spelled(processor, through, place)
             made = self._processed(processor, through, place)
@@ -219,15 +219,6 @@ def _read(pipeline: Pipeline, source: Source) -> list[Record]:
         connector.close()
     # A record that cannot be decoded is nacked before any processor sees it.
     return [record for record in out if "conduit.error" not in record.metadata]
-
-
-def _templated(pipeline: Pipeline, source: Source) -> tuple[Sequence[Processor], Sequence[Processor]]:
-    """Returns the source's templates for CloudEvents attributes, as processors, and its own processors."""
-    from conduit_tasks.connectors.sources import source_origins
-
-    every = source_origins(pipeline, source, ())[1]
-    own = len(every) - len(source.processors)
-    return every[:own], every[own:]
 
 
 def _fields(text: str) -> set[tuple[str, str]]:

@@ -40,6 +40,10 @@ class _Avro(RecordProcessor):
         self._opened: SchemaRegistry | None = None
         self._pid = 0
 
+    @classmethod
+    def asks(cls, settings: Mapping[str, str]) -> str:
+        return "asks the schema registry"
+
     def _registry(self) -> SchemaRegistry:
         """Returns the registry, opened at the first record; a forked child opens its own."""
         if self._opened is None or self._pid != os.getpid():

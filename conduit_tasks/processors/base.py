@@ -26,6 +26,12 @@ class RecordProcessor(Listener):
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
+    @classmethod
+    def asks(cls, settings: Mapping[str, str]) -> str:
+        """Returns what it asks over the network, in words ("makes HTTP requests"); "" if it asks nobody. It is left out
+        where records are only tried (`conduit records try`)."""
+        return ""
+
     def process(self, record: Record) -> Record | list[Record] | None:
         """Returns the record (may be changed in place), several derived ones, or None: filtered, which acks it (C4).
 

@@ -73,6 +73,10 @@ class Enrich(RecordProcessor):
             raise ConfigError(f"enrich: option 'path': {s['path']} must end in {', '.join(FORMATS)}")
         self._table: Table | None = None
 
+    @classmethod
+    def asks(cls, settings: Mapping[str, str]) -> str:
+        return "queries a database" if "url" in settings else ""
+
     def process(self, record: Record) -> Record | None:
         if self._table is None:
             self._table = self._read()

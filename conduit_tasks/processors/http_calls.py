@@ -121,6 +121,10 @@ class HttpProcessor(ManyProcessor):
         self._guarded = not options.boolean(self.settings, "allow-link-local")
         self._loop: _Loop | None = None
 
+    @classmethod
+    def asks(cls, settings: Mapping[str, str]) -> str:
+        return "makes HTTP requests"
+
     async def handle(self, record: Record) -> Record:
         """Returns the record with the answer. Raises RecordError."""
         raise NotImplementedError

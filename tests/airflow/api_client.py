@@ -42,9 +42,13 @@ class Airflow:
     methods: tuple[str, ...] = ("GET", "POST")
     hidden: tuple[str, ...] = ()
     logs: bool = True
+    code: tuple[str, ...] | None = None
+    """DAGs whose code may be read; None: all."""
 
     def is_authorized_dag(self, *, method: str, details: Any, access_entity: Any = None, **_: Any) -> bool:
         if str(getattr(access_entity, "name", "")) == "TASK_LOGS" and not self.logs:
+            return False
+        if str(getattr(access_entity, "name", "")) == "CODE" and self.code is not None and details.id not in self.code:
             return False
         return method in self.methods and details.id not in self.hidden
 

@@ -32,6 +32,8 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
         "/destinations/web",
         "/ledger",
         "/replays",
+        "/records",
+        "/file",
         "/records/abcdef0123/history",
     ):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 403
@@ -45,8 +47,10 @@ def test_records_and_what_targets_answered_are_shown_to_who_may_read_logs(
     airflow.logs = False
     for path in ("", "/topology", "/micro-batches", "/positions", "/error", "/destinations", "/series"):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 200, path
-    for path in ("/ledger", "/records/abcdef0123/history", "/dead-letters", "/dead-letters/web/0/1/1/0", "/issues"):
+    hidden = ("/ledger", "/records/abcdef0123/history", "/dead-letters", "/dead-letters/web/0/1/1/0", "/issues")
+    for path in (*hidden, "/records", "/file"):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 403, path
+    assert api.post("/v1/pipelines/p/records/try", json={"record": "{}"}, headers=ASK).status_code == 403
     assert "/v1/pipelines/{pipeline_id}/ledger" in api.get("/openapi.json").json()["paths"]
 
 
@@ -111,7 +115,7 @@ def test_the_pages_run_nothing_but_their_own_script(api: Any) -> None:
 def test_every_change_needs_a_word_that_no_other_site_can_send(api: Any, delivered: None) -> None:
     paths = api.get("/openapi.json").json()["paths"]
     changes = [(method, path) for path, of in paths.items() for method in of if method != "get"]
-    assert len(changes) == 6
+    assert len(changes) == 7
     for method, path in changes:
         said = api.request(method, path.replace("{pipeline_id}", "p"), json={})
         assert (said.status_code, "X-Conduit-Request" in said.text) == (403, True), path

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import socket
@@ -186,7 +187,13 @@ async def _charts(site: str, browser: str) -> None:
         assert tab.errors == []
 
 
-def test_an_issue_is_acknowledged_and_opened_again_by_the_keyboard(site: str, browser: str, delivered: None) -> None:
+def test_an_issue_is_acknowledged_and_opened_again_by_the_keyboard_and_its_record_is_tried(
+    site: str, browser: str, delivered: None, home: Path
+) -> None:
+    # Given a file that has changed since: what the web gets is stamped
+    text = (home / "include" / "pipelines" / "p.yaml").read_text()
+    stamp = "processors: [{id: stamp, plugin: field.set, settings: {field: .Payload.After.stamp, value: '1'}}]"
+    write_pipeline(home, "p", text.replace("delivery: {timeout: 20s}", f"delivery: {{timeout: 20s}}\n        {stamp}"))
     asyncio.run(_issues(site, browser))
 
 
@@ -214,7 +221,91 @@ async def _issues(site: str, browser: str) -> None:
         await tab.until("location.hash.includes('issue=') && document.querySelector('tbody tr')")
         await tab.size(400, 900)
         assert await tab.js("document.documentElement.scrollWidth <= 400")
+        await _records(site, tab)
+        await _tries(site, tab)
         assert tab.errors == []
+
+
+async def _records(site: str, tab: Tab) -> None:
+    # The last records of a stage, with the answers of its target
+    await tab.size(1280, 900)
+    await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/records")
+    await tab.until("document.querySelectorAll('article.step').length === 10")
+    await tab.js("document.getElementById('s-destinations.web').click()")
+    await tab.until("document.querySelectorAll('article.open').length === 1")
+    refused = await tab.js("document.querySelector('article.open').innerText")
+    assert "nacked" in refused
+    assert "http 400" in refused
+    assert "stamp" in await tab.js("document.querySelector('#r-0 .diff .come').closest('tbody').innerText")
+    await picture(tab, "records")
+    # One of them is tried with a click
+    await tab.js("document.querySelector('#r-0 a').click()")
+    await tab.until("location.hash.includes('place=destinations.web') && document.querySelector('#try')")
+    assert await tab.js("document.querySelector('#f-pick').value") == "place"
+
+
+async def _tries(site: str, tab: Tab) -> None:
+    said = "document.getElementById('said').textContent"
+    steps = "[...document.querySelectorAll('article.step')].map((a) => a.querySelector('.head').innerText).join('|')"
+    # A dead letter is tried from its page
+    await tab.js("location.hash = '#/p/dead-letters'")
+    await tab.until("document.querySelector('tbody a')")
+    await tab.js("document.querySelector('tbody a').click()")
+    await tab.until("document.querySelector('#try-it')")
+    await tab.js("document.querySelector('#try-it').click()")
+    await tab.until("document.querySelector('#f-pick')?.value.startsWith('web/0/')")
+    assert await tab.js("document.querySelector('#f-record').disabled")
+    await tab.js("document.querySelector('#try').focus()")
+    await tab.key("Enter", 13, "\r")
+    await tab.until(f"{said} === 'No step fails.'")
+    assert "sent" in await tab.js(steps)
+    # A record is pasted, and the file changed: what differs stands side by side, what is wrong is marked
+    await tab.js("location.hash = '#/p/try'")
+    await tab.until("document.querySelector('#f-pick')?.value === '' && document.querySelector('#f-file')")
+    more = (
+        "    processors:\n"
+        "      - {id: set, plugin: field.set, settings: {field: .Payload.After.way, value: '{{ .Payload.After.n }}'}}\n"
+        "      - {id: bad, plugin: filter, condition: '{{ eq .Payload.After.n.x 1 }}'}\n"
+    )
+    text = await tab.js("document.querySelector('#f-file').value")
+    assert "id: web" in text
+    assert "hush" not in text
+    await tab.js(f"document.querySelector('#f-file').value += {json.dumps(more)}")
+    record = json.dumps({"payload": {"after": {"n": 7, "token": "t0ken-here"}}})
+    await tab.js(f"document.querySelector('#f-record').value = {json.dumps(record)}")
+    await tab.js("document.querySelector('#f-record').dispatchEvent(new Event('input', {bubbles: true}))")
+    await tab.js("document.querySelector('#try').click()")
+    await tab.until(f"{said} === 'A step fails.'")
+    assert "way" in await tab.js("[...document.querySelectorAll('.diff .come')].map((cell) => cell.innerText).join()")
+    assert await tab.js("document.querySelector('mark').textContent") == "{{ eq .Payload.After.n.x 1 }}"
+    assert "t0ken" not in await tab.js("document.querySelector('#steps').innerText")
+    # And a click leads to its place in the text
+    await tab.js("document.querySelector('.place').click()")
+    chosen = (
+        "document.activeElement.value.slice(document.activeElement.selectionStart, document.activeElement.selectionEnd)"
+    )
+    assert "eq .Payload.After.n.x 1" in await tab.js(chosen)
+    await tab.js("document.activeElement.blur()")
+    for look in ("light", "dark"):
+        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": look}])
+        await tab.until(f"document.documentElement.classList.contains('dark') === {str(look == 'dark').lower()}")
+        await picture(tab, f"try-{look}")
+        if look == "dark":
+            await tab.size(1280, 1150)
+            await tab.picture("try")
+    # What is typed stays while others are looked at, and nothing is wider than the window
+    await tab.js("location.hash = '#/p'")
+    await tab.until("document.querySelector('.charts, .chart')")
+    await tab.js("history.back()")
+    await tab.until("document.querySelector('#f-file')?.value.includes('id: bad')")
+    await tab.size(400, 900)
+    assert await tab.js("document.documentElement.scrollWidth <= 400")
+    # A text that is no pipeline file, and a record that is none, are said
+    await tab.js("document.querySelector('#f-file').value = 'a: [', document.querySelector('#try').click()")
+    await tab.until("document.querySelector('#try-error')?.textContent.includes('E002')")
+    await tab.js("document.querySelector('#f-back').click(), document.querySelector('#f-record').value = 'x'")
+    await tab.js("document.querySelector('#try').click()")
+    await tab.until("document.querySelector('#try-error')?.textContent.includes('the record is no JSON')")
 
 
 def test_a_thousand_pipelines_are_listed_with_what_needs_somebody_first(

@@ -284,3 +284,7 @@ def test_the_digest_follows_what_shapes_delivery_and_not_where_the_file_is(files
     moved = files.load("\n\n" + files.with_pipeline(), name="b.yaml").pipelines[0]
     other = files.load(files.with_pipeline(destination="delivery: {retry: 1}")).pipelines[0]
     assert one.digest() == moved.digest() != other.digest()
+    # And not what is shown of it
+    masked = files.load(files.with_pipeline("mask: .Payload.After.card")).pipelines[0]
+    assert (masked.mask, masked.digest()) == ((".Payload.After.card",), one.digest())
+    assert version_of(masked) == version_of(one)

@@ -64,6 +64,8 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
         ("wake: true", "E103", (13, 5), "write a map"),
         ("drain-limit: 0", "E103", (13, 5), "above zero"),
         ("event-time: time_hour", "E212", (13, 5), "time_hour"),
+        ("mask: [.Payload.After.card, card]", "E212", (13, 33), "'card', column 1"),
+        ("mask: .Payload.Card", "E212", (13, 5), ".Payload has .Payload.Before and .Payload.After"),
         ("alerts: [{notifier: nope}]", "E212", (13, 15), "package.module.Class"),
         ("spool: {path: 'gopher://x'}", "E103", (13, 13), "s3://, gs://"),
         ("handlers: [{on: nacked, call: notify}]", "E212", (13, 29), "include.handlers:notify"),

@@ -131,6 +131,14 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         await tab.until("/cursor 2 /.test(document.querySelector('svg').textContent)")
         assert await tab.js("window.same")
 
+        # And its last records are shown, and one is tried with its file, by whoever Airflow lets
+        await tab.js("location.hash = '#/shown/records?node=destinations.out'")
+        await tab.until("document.querySelectorAll('article.step').length === 20", PATIENCE)
+        await tab.js("document.querySelector('#r-0 a').click()")
+        await tab.until("document.querySelector('#f-file')?.value.includes('id: shown')", PATIENCE)
+        await tab.js("document.querySelector('#try').click()")
+        await tab.until("document.getElementById('said').textContent === 'No step fails.'", PATIENCE)
+
 
 async def _redrive(browser: str, url: str, allowed: str) -> None:
     said = "document.getElementById('said').textContent"

@@ -1,13 +1,14 @@
 """Access to the API: Airflow's own users and their permissions for the DAG of the pipeline.
 
 A plugin's routes are open unless each of them asks for a permission. Users who may see a DAG's runs see its pipeline;
-users who may read its tasks' logs see its records (dead letters, and the targets' answers to each); users who may start
-its runs may change it.
+users who may read its tasks' logs see its records (the last ones, dead letters, and the targets' answers to each), and
+may try one; users who may start its runs may change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -17,6 +18,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Depends, HTTPException, Path, Request
 
 from conduit_tasks.airflow.api.files import pipelines
+from conduit_tasks.pipeline.load import load_file
 from conduit_tasks.pipeline.names import dag_id
 from conduit_tasks.topology import Pipeline
 
@@ -47,6 +49,13 @@ def find(pipeline_id: str) -> Pipeline:
     raise HTTPException(
         404, f"no pipeline {pipeline_id} loads; see the list of pipelines, or `conduit validate` for files with errors"
     )
+
+
+def may_read_file(file: FilePath, request: Request, user: BaseUser) -> None:
+    """Raises HTTPException 403 unless this user may read the code of the DAGs of all pipelines in a file."""
+    for id in {declared.id for declared in load_file(file, check_ids=False).declared}:
+        check = requires_access_dag(method="GET", access_entity=DagAccessEntity.CODE, param_dag_id=dag_id(id))
+        check(request, user)
 
 
 def same_site(request: Request) -> None:

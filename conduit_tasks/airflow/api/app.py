@@ -18,6 +18,7 @@ from conduit_tasks.airflow.api import (
     overview,
     pipelines,
     problems,
+    records,
     replays,
     series,
 )
@@ -48,6 +49,7 @@ app = FastAPI(
 problems.install(app)
 app.include_router(pipelines.router)
 app.include_router(dead_letters.router)
+app.include_router(records.router)
 app.include_router(issues.router)
 app.include_router(replays.router)
 app.include_router(series.router)

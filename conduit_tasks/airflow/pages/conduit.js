@@ -8,22 +8,26 @@ import { list } from "./list.js";
 import { el } from "./parts.js";
 import { microBatches, overview } from "./pipeline.js";
 import { record } from "./record.js";
+import { records } from "./records.js";
 import { replays } from "./replays.js";
+import { trial } from "./try.js";
 
 const POLL = 3000;
 const page = document.getElementById("page");
 const problem = document.getElementById("problem");
 
-const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, replay: replays };
+const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, records, replay: replays, try: trial };
 
 let turn = 0, timer = 0, shown = "";
 
 async function show() {
   clearTimeout(timer);
   const mine = ++turn, r = route();
+  let still = false;
   try {
     const view = r.id ? VIEWS[r.view] : list;
     if (!view) throw new Error(`There is no page ${r.view}; go back to the list of pipelines.`);
+    still = view.still; // it costs too much to be looked at again and again, or holds what is being written
     const nodes = (await view(r)).filter(Boolean);
     if (mine !== turn) return;
     const typing = shown === location.hash && document.activeElement?.closest("form");
@@ -44,7 +48,7 @@ async function show() {
     problem.hidden = false;
     if (shown !== location.hash) page.replaceChildren(el("p", {}, el("a", { href: "#/" }, "All pipelines")));
   }
-  if (mine === turn) timer = setTimeout(show, document.hidden ? POLL * 5 : POLL);
+  if (mine === turn && !still) timer = setTimeout(show, document.hidden ? POLL * 5 : POLL);
 }
 
 // ---- light and dark: Airflow's own choice where we are in its frame, else the system's

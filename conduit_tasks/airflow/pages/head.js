@@ -5,7 +5,8 @@ import { badge, el, outward } from "./parts.js";
 export const said = document.getElementById("said");
 
 export function head(r, dag, status) {
-  const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["issues", "Issues"], ["dead-letters", "Dead letters"], ["replay", "Replay"], ["record", "A record"]];
+  const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["issues", "Issues"], ["dead-letters", "Dead letters"],
+    ["records", "Records"], ["try", "Try"], ["replay", "Replay"], ["record", "A record"]];
   return [
     el("div", { class: "head" }, el("h1", {}, r.id), status ? badge(status) : null, el("span", { class: "grow" }),
       outward(`/dags/${encodeURIComponent(dag)}`, "Its DAG")),

@@ -54,7 +54,8 @@ export async function deadLetter(r) {
     ...head(r, graph.dag_id),
     el("h2", {}, `Dead letter of ${d.destination}, micro-batch ${count(d.micro_batch)}, record ${d.seq}`),
     el("p", { class: "first-error" }, `${d.error_class}, ${plural(d.attempts, "attempt")}, ${at(d.at)}, at ${d.node}: ${d.error}`),
-    el("p", {}, el("a", { href: address([r.id, "record", d.id]) }, "Its delivery history"), ` · ${d.connector}, partition ${d.partition}`),
+    el("p", {}, el("a", { href: address([r.id, "record", d.id]) }, "Its delivery history"), " · ",
+      el("a", { href: address([r.id, "try"], { letter: r.rest.join("/") }), id: "try-it" }, "Try it"), ` · ${d.connector}, partition ${d.partition}`),
     el("pre", { tabindex: 0, "aria-label": "The record" }, JSON.stringify(d.record, null, 2)),
   ];
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from conduit_tasks.connectors.singer.process import Tap, environment
 from conduit_tasks.connectors.singer.reading import Reading, mark
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record import jsons
+from conduit_tasks.secret_names import CONFIG
 from conduit_tasks.settings import settings as installation
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 CUTS = 100
 """STATEs at which a tap was cut that are remembered."""
-SECRET = re.compile("pass|secret|token|key|credential|auth|private|url|uri|dsn|connection", re.IGNORECASE)
-"""Names of keys of a config whose values are hidden in the tap's log, beside all of `config.*` and `env.*`."""
 
 
 class SingerSource(Discovering):
@@ -250,7 +248,7 @@ def _secrets(value: Any) -> Iterator[str]:
     """Yields every text below a key whose name says that it is secret."""
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from _texts(part) if SECRET.search(key) else _secrets(part)
+            yield from _texts(part) if CONFIG.search(key) else _secrets(part)
     elif isinstance(value, list):
         for part in value:
             yield from _secrets(part)

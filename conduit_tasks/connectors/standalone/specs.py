@@ -9,11 +9,11 @@ from typing import Any
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.connectors.options import SDK
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.secret_names import OPTION
 
 REQUIRED, GREATER, LESS, INCLUSION, EXCLUSION, REGEX = range(1, 7)
 INT, FLOAT, BOOL, DURATION = 2, 3, 4, 6
 _TYPES = {1: "text", 2: "a whole number", 3: "a number", 4: "true or false", 5: "a file", 6: "a duration such as 5s"}
-_SECRET = re.compile(r"pass(word|phrase|wd)?|secret|token|credential|private.?key|api.?key|access.?key", re.IGNORECASE)
 _UNIT = r"(ns|us|µs|μs|ms|s|m|h)"
 _DURATION = re.compile(rf"[+-]?(0|((\d+(\.\d*)?|\.\d+){_UNIT})+)")
 _NUMBERS = {INT: re.compile(r"[+-]?\d+"), FLOAT: re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")}
@@ -45,7 +45,7 @@ def _option(name: str, parameter: Any) -> Option:
         "; ".join(filter(None, said)),
         parameter.default or None,
         required,
-        secret=bool(_SECRET.search(name)),
+        secret=bool(OPTION.search(name)),
         choices=choices,
         example=_example(parameter, rules) if required else "",
     )
@@ -78,7 +78,7 @@ def problems(plugin: str, parameters: Mapping[str, Any], settings: Mapping[str, 
             found = next((p for p, pattern in patterns.items() if pattern.fullmatch(name)), None)
             parameter = parameters[found] if found else None
         if parameter is not None and given.strip() and (why := wrong(parameter, given.strip())):
-            shown = "what it is set to" if _SECRET.search(name) else f"'{given}'"
+            shown = "what it is set to" if OPTION.search(name) else f"'{given}'"
             out.append((name, f"{plugin}: option '{name}' cannot be {shown}: {why}"))
     return out
 

@@ -1,4 +1,4 @@
-"""Processors over DataFrames in a unit test of a pipeline: the step of a run, over a few records, in a small Spark."""
+"""Processors over DataFrames for `operate.walk`: the step of a run, over a few records, in a small Spark."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _session() -> Any:
 
     if SparkContext._active_spark_context is None:
         options = f"-Dlog4j2.configurationFile={LOG4J} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        builder = SparkSession.builder.master("local[1]").appName("conduit pipelines test")
+        builder = SparkSession.builder.master("local[1]").appName("conduit, a few records")
         for name, value in {**CONF, "spark.driver.extraJavaOptions": options}.items():
             builder = builder.config(name, value)
         try:

@@ -1,0 +1,43 @@
+// Two texts side by side, where they differ.
+import { el } from "./parts.js";
+
+const CONTEXT = 2, MOST = 1500;
+
+// Pairs of lines, by their longest common subsequence: [left, right, whether they are equal].
+function pairs(before, after) {
+  if (before.length > MOST || after.length > MOST) return before.map((line, n) => [line, after[n] ?? null, line === after[n]]).concat(after.slice(before.length).map((line) => [null, line, false]));
+  const longest = Array.from({ length: before.length + 1 }, () => new Uint16Array(after.length + 1));
+  for (let i = before.length - 1; i >= 0; i--)
+    for (let j = after.length - 1; j >= 0; j--)
+      longest[i][j] = before[i] === after[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+  const out = [];
+  let i = 0, j = 0, gone = [], come = [];
+  const flush = () => {
+    for (let n = 0; n < Math.max(gone.length, come.length); n++) out.push([gone[n] ?? null, come[n] ?? null, false]);
+    gone = [], come = [];
+  };
+  while (i < before.length || j < after.length) {
+    if (i < before.length && j < after.length && before[i] === after[j]) { flush(); out.push([before[i++], after[j++], true]); }
+    else if (j >= after.length || (i < before.length && longest[i + 1][j] >= longest[i][j + 1])) gone.push(before[i++]);
+    else come.push(after[j++]);
+  }
+  flush();
+  return out;
+}
+
+export const lines = (records) => records.flatMap((record) => JSON.stringify(record, null, 2).split("\n"));
+
+// A table of what differs, with a few equal lines around; null where nothing does.
+export function sideBySide(before, after, left = "Before", right = "After") {
+  const all = pairs(before, after);
+  const near = all.map((_, n) => all.slice(Math.max(0, n - CONTEXT), n + CONTEXT + 1).some(([, , equal]) => !equal));
+  if (!near.some(Boolean)) return null;
+  const rows = [];
+  all.forEach(([was, is, equal], n) => {
+    if (!near[n]) { if (n === 0 || near[n - 1]) rows.push(el("tr", { class: "left-out" }, el("td", { colspan: 2 }, "…"))); return; }
+    const cell = (text, kind) => el("td", { class: equal ? null : text === null ? "none" : kind }, text ?? "");
+    rows.push(el("tr", {}, cell(was, "gone"), cell(is, "come")));
+  });
+  return el("div", { class: "scroll" }, el("table", { class: "diff" },
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, left), el("th", { scope: "col" }, right))), el("tbody", {}, ...rows)));
+}

@@ -1,0 +1,154 @@
+"""Records as people look at them: masked, and cut to a bound.
+
+Masked are fields whose name says that they are secret (`secret_names.FIELD`) and those that the pipeline file lists
+under `mask`; and from then on every other place in which the text of a masked value is found, such as a field that it
+was copied to, or an error that quotes it. What was encoded or hashed in between is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from conduit_tasks.record import jsons
+from conduit_tasks.record.fields import FieldRef, parse
+from conduit_tasks.secret_names import FIELD
+
+MASKED = "***"
+LETTERS, ENTRIES, DEPTH = 2_000, 200, 24
+"""Characters of a text, entries of a list or map, and levels of maps and lists, that are shown."""
+SHORTEST, REMEMBERED = 4, 1_000
+"""Least length of masked texts that are looked for elsewhere, and most of them: shorter ones are in everything."""
+
+
+class Shown:
+    """Makes the forms in which records and texts are shown, of one answer. `mask`: field references.
+
+    `cut` becomes true once something was left out because it is too long. `most`: characters of all records together,
+    about; those after it are left out whole.
+    """
+
+    def __init__(self, mask: Sequence[str] = (), most: int = 2 << 20) -> None:
+        self._mask = [parse(text) for text in mask]
+        self._hidden: set[str] = set()
+        self._longest_first: list[str] = []
+        self._left = most
+        self.cut = False
+
+    def records(self, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns OpenCDC records as they are shown."""
+        out = []
+        for record in records:
+            if self._left <= 0:
+                self.cut = True
+                break
+            shown = self.record(record)
+            self._left -= len(jsons.dumps(shown))
+            out.append(shown)
+        return out
+
+    def record(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Returns an OpenCDC record as it is shown; the given one is not changed."""
+        payload = {"Before": record["payload"]["before"], "After": record["payload"]["after"]}
+        parts = {
+            "Position": record["position"],
+            "Operation": record["operation"],
+            "Metadata": record["metadata"],
+            "Key": record["key"],
+            **{f"Payload.{name}": value for name, value in payload.items()},
+        }
+        # First everything is masked, so that what a field holds is known where another repeats it.
+        masked = {name: self._part(name, value) for name, value in parts.items()}
+        shown = {name: self._short(value) for name, value in masked.items()}
+        return {
+            "position": shown["Position"],
+            "operation": shown["Operation"],
+            "metadata": shown["Metadata"],
+            "key": shown["Key"],
+            "payload": {"before": shown["Payload.Before"], "after": shown["Payload.After"]},
+        }
+
+    def text(self, text: str) -> str:
+        """Returns a text without what is masked in the records so far, and not longer than shown."""
+        return self._text(text)
+
+    def _part(self, name: str, value: Any) -> Any:
+        fields = [field for field in self._mask if field.root == name or field.root == name.partition(".")[0]]
+        if any(not field.path for field in fields):
+            return self._hide(value)
+        inner = [field for field in fields if field.root == name]
+        if isinstance(value, str) and name in ("Key", "Payload.Before", "Payload.After"):
+            return self._raw(value, inner)
+        value = self._named(value)
+        for field in inner:
+            value = self._at(value, field.path)
+        return value
+
+    def _raw(self, text: str, fields: Sequence[FieldRef]) -> str:
+        """Masks in raw data that is JSON; other raw data has no fields, and is masked whole if some are to be."""
+        if text.lstrip()[:1] in ("{", "["):
+            try:
+                value = masked = jsons.exact(text)
+            except jsons.JSONDecodeError:
+                pass
+            else:
+                masked = self._named(value)
+                for field in fields:
+                    masked = self._at(masked, field.path)
+                return text if masked == value else jsons.dumps(masked).decode()
+        return str(self._hide(text)) if fields and text else text
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: self._hide(v) if FIELD.search(str(k)) else self._named(v) for k, v in value.items()}
+        return [self._named(each) for each in value] if isinstance(value, list) else value
+
+    def _at(self, value: Any, path: Sequence[str]) -> Any:
+        """Masks what lies at a path, in every element of lists on the way."""
+        if not path:
+            return self._hide(value)
+        if isinstance(value, list):
+            return [self._at(each, path) for each in value]
+        if isinstance(value, dict) and path[0] in value:
+            return {**value, path[0]: self._at(value[path[0]], path[1:])}
+        return value
+
+    def _hide(self, value: Any) -> Any:
+        left = [value]
+        while left:
+            each = left.pop()
+            if isinstance(each, dict | list):
+                left += each.values() if isinstance(each, dict) else each
+            elif each is not None and not isinstance(each, bool):
+                text = str(each)
+                if len(text) >= SHORTEST and text != MASKED and len(self._hidden) < REMEMBERED:
+                    self._hidden.add(text)
+        return value if value is None or value in ("", {}, []) else MASKED
+
+    def _short(self, value: Any, depth: int = 0) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return MASKED if str(value) in self._hidden else value
+        if not isinstance(value, dict | list):
+            return value
+        if depth >= DEPTH:
+            self.cut = True
+            return "…"
+        if len(value) > ENTRIES:
+            self.cut = True
+        if isinstance(value, list):
+            some: list[Any] = [self._short(each, depth + 1) for each in value[:ENTRIES]]
+            return [*some, f"… {len(value):,} in all"] if len(value) > ENTRIES else some
+        few = {self._text(str(k)): self._short(v, depth + 1) for k, v in list(value.items())[:ENTRIES]}
+        return {**few, "…": f"{len(value):,} in all"} if len(value) > ENTRIES else few
+
+    def _text(self, text: str) -> str:
+        if len(self._longest_first) != len(self._hidden):
+            self._longest_first = sorted(self._hidden, key=len, reverse=True)
+        for hidden in self._longest_first:
+            text = text.replace(hidden, MASKED)
+        if len(text) <= LETTERS:
+            return text
+        self.cut = True
+        return f"{text[: LETTERS // 2]} … {len(text):,} characters in all … {text[-(LETTERS // 4) :]}"

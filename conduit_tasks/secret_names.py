@@ -1,0 +1,16 @@
+"""Names that say that what they name is secret: of options and configurations of others, and of fields of records."""
+
+from __future__ import annotations
+
+import re
+
+OPTION = re.compile(r"pass(word|phrase|wd)?|secret|token|credential|private.?key|api.?key|access.?key", re.IGNORECASE)
+"""Options of a `standalone:` connector, which does not say itself which of them are secret."""
+CONFIG = re.compile("pass|secret|token|key|credential|auth|private|url|uri|dsn|connection", re.IGNORECASE)
+"""Keys of a program's configuration that its log must not show: rather too many of them."""
+FIELD = re.compile(
+    r"pass(word|phrase|wd|code)|(?<![a-z])(pass|pwd|pin|cvv|cvc)(?![a-z])|secret|token|credential|authorization"
+    r"|private[^a-z]?key|api[^a-z]?key|access[^a-z]?key",
+    re.IGNORECASE,
+)
+"""Fields of records that people look at: keys, addresses and passengers are shown, or nothing could be looked for."""
