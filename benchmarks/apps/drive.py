@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--weigh", action="store_true", help="ask Redis for the size of the state after each stage")
     parser.add_argument("--small", action="store_true", help="without Spark")
     options = parser.parse_args()
+    end: Callable[[], object]
     if options.small:
         session.prepare()
         session.warm()
