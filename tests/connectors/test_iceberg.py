@@ -3,6 +3,7 @@ folder: written here, read by pyiceberg."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -544,6 +545,20 @@ def test_a_catalog_that_is_not_there_is_named_without_what_is_secret(
     with pytest.raises(error, match=said) as raised:
         lake.destination(**settings)
     assert "S3CRET" not in str(raised.value)
+
+
+def test_the_folders_of_a_catalog_are_made(home: Path) -> None:
+    made = IcebergDestination({**SQL, "catalog.uri": "sqlite:///a/b/c.db?timeout=20", "catalog.warehouse": "a/wh"})
+    made.open(None)
+    made.write(rows({"n": 1}))
+    made.close()
+    assert {path.name for path in (home / "a").iterdir()} == {"b", "wh"}
+
+
+def test_a_package_that_is_missing_is_named(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(ConfigError, match=r"pip install 'conduit-tasks\[iceberg\]'"):
+        lake.destination()
 
 
 def test_an_upsert_needs_a_key(lake: Lake) -> None:

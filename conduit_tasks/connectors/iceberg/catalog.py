@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from conduit_tasks.connectors.hiding import Hide, hiding, password_of
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.settings import settings as installation
+from conduit_tasks.spool.durable import make_folders
 from conduit_tasks.urls import check_no_login, check_readable
 
 CATALOG = "catalog."
@@ -25,10 +27,10 @@ class Conflict(Unavailable):
     """Another writer changed the table at the same moment."""
 
 
-def library() -> Any:
-    """Returns the package `pyiceberg`. Raises ConfigError if it is not installed."""
+def check_installed() -> None:
+    """Raises ConfigError if the package `pyiceberg` is not installed."""
     try:
-        return import_module("pyiceberg")
+        import_module("pyiceberg")
     except ImportError:
         raise ConfigError("iceberg: the package pyiceberg is missing: pip install 'conduit-tasks[iceberg]'") from None
 
@@ -56,22 +58,23 @@ def properties(settings: Mapping[str, str]) -> dict[str, str]:
     """Returns the properties under pyiceberg's own names. A SQL catalog's SQLite file and its warehouse, if that is a
     folder, are relative to home."""
     out = _properties(settings)
-    uri = out.get("uri", "")
-    scheme, slashes, path = uri.partition(":///")
-    if slashes and scheme.partition("+")[0] == "sqlite" and path and not path.startswith(":memory:"):
-        file, question, query = path.partition("?")
-        out["uri"] = f"{scheme}:///{installation().path(file)}{question}{query}"
-    if (out.get("type", "").lower() == "sql" or _is_sql(uri)) and "://" not in out.get("warehouse", "://"):
+    if file := _file_of(out.get("uri", "")):
+        out["uri"] = out["uri"].replace(file, installation().path(file), 1)
+    if (out.get("type", "").lower() == "sql" or _is_sql(out.get("uri", ""))) and "://" not in out.get(
+        "warehouse", "://"
+    ):
         out["warehouse"] = installation().path(out["warehouse"])
     return out
 
 
 def loaded(settings: Mapping[str, str]) -> Any:
-    """Returns the catalog, open. Raises what pyiceberg raises, and ConfigError if the package is missing."""
-    library()
+    """Returns the catalog, open. Raises what pyiceberg raises."""
     from pyiceberg.catalog import load_catalog
 
-    return load_catalog(name_of(settings), **properties(settings))
+    made = properties(settings)
+    if file := _file_of(made.get("uri", "")):
+        make_folders(Path(file).parent)
+    return load_catalog(name_of(settings), **made)
 
 
 def secrets_of(settings: Mapping[str, str]) -> Hide:
@@ -128,6 +131,15 @@ def translated(table: str, hide: Hide) -> Iterator[None]:
 
 def _properties(settings: Mapping[str, str]) -> dict[str, str]:
     return {n.removeprefix(CATALOG): v for n, v in settings.items() if n.startswith(CATALOG) and n != NAME}
+
+
+def _file_of(uri: str) -> str:
+    """Returns the SQLite file of an address; "" if there is none."""
+    scheme, slashes, path = uri.partition(":///")
+    file = path.partition("?")[0]
+    return (
+        file if slashes and scheme.partition("+")[0] == "sqlite" and not file.startswith((":memory:", "file:")) else ""
+    )
 
 
 def _is_sql(uri: str) -> bool:

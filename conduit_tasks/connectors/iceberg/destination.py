@@ -119,6 +119,7 @@ class IcebergDestination(BatchDestination):
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Loads the table, if it is there. There is no state to restore: what was not committed is in no snapshot."""
+        catalog.check_installed()
         try:
             with self._translated():
                 if self._catalog is None:
