@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import BatchDestination
+from conduit_tasks.connectors.iceberg.catalog import secrets_of, translated
 from conduit_tasks.connectors.iceberg.commit import Commit
 from conduit_tasks.connectors.iceberg.connector import IcebergDestination
 from conduit_tasks.connectors.rows import ShardName
@@ -250,6 +251,15 @@ def test_writers_that_come_first_again_and_again_are_waited_for_and_nothing_is_l
     assert lake.numbers() == list(range(10))
 
 
+def test_a_table_that_lets_the_library_try_once_is_looked_at_again_here(lake: Lake) -> None:
+    settings = {"properties.commit.retry.num-retries": "0"}
+    lake.destination(**settings).write(rows({"n": 0}, numbered=False))
+    one, other = lake.destination(), lake.destination()
+    one.write(rows({"n": 1}))
+    other.write(rows({"n": 1}, {"n": 2}))
+    assert lake.numbers() == [0, 1, 2]
+
+
 def test_new_fields_become_columns_or_are_refused_and_values_of_other_types_are(lake: Lake) -> None:
     out = lake.destination()
     out.write(rows({"n": 1, "none": None}, numbered=False))
@@ -419,6 +429,17 @@ def test_upserts_that_come_again_put_nothing_back_and_others_rows_are_seen(eithe
     assert either.by_id() == {1: "c", 2: "b", 5: "e"}
 
 
+@pytest.mark.proves("I4")
+def test_of_two_upserts_of_one_key_into_an_empty_table_the_later_one_replaces_the_earlier_one(lake: Lake) -> None:
+    """Given a table without a snapshot, in which neither finds anything to replace."""
+    lake.catalog.create_namespace("lake")
+    lake.catalog.create_table("lake.t", pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())]))
+    one, other = lake.upserts(), lake.upserts()
+    one.write(rows({"id": 1, "v": "a"}, numbered=False))
+    other.write(rows({"id": 1, "v": "b"}, numbered=False))
+    assert lake.by_id() == {1: "b"}
+
+
 def test_records_that_are_no_change_of_a_row_are_refused(lake: Lake) -> None:
     out = lake.upserts()
     out.write(rows({"id": 1, "v": "a"}, numbered=False))
@@ -544,6 +565,24 @@ def test_a_catalog_that_is_not_there_is_named_without_what_is_secret(
 ) -> None:
     with pytest.raises(error, match=said) as raised:
         lake.destination(**settings)
+    assert "S3CRET" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"catalog.token": "S3CRET"}, "the token S3CRET is old"),
+        ({"catalog.credential": "me:S3CRET"}, "me has not S3CRET"),
+        ({"catalog.s3.secret-access-key": "S3CRET/x"}, "signed by S3CRET%2Fx"),
+        ({"catalog.uri": "postgresql://me:S3CRET%40@h/db"}, "me, S3CRET@, h"),
+    ],
+)
+def test_what_pyiceberg_says_is_told_without_what_is_secret(settings: dict[str, str], said: str) -> None:
+    with (
+        pytest.raises(Unavailable, match=r"lake\.t cannot be written: .*\*\*\*") as raised,
+        translated("lake.t", secrets_of({**SQL, **settings})),
+    ):
+        raise OSError(said)
     assert "S3CRET" not in str(raised.value)
 
 

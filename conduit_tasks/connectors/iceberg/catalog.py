@@ -82,7 +82,8 @@ def secrets_of(settings: Mapping[str, str]) -> Hide:
     found = []
     for name, value in _properties(settings).items():
         if "://" in value:
-            found.append(password_of(value))
+            # The password is hidden as it is written there, and as it is meant.
+            found += [value, password_of(value)] if password_of(value) else []
         elif (
             name not in _SHOWN and not name.endswith(("region", "endpoint")) and value.lower() not in ("true", "false")
         ):
