@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ CATALOG = "catalog."
 NAME = "catalog.name"
 """The name of the catalog; a SQL catalog keeps its tables under it."""
 DEFAULT_NAME = "default"
+_POSTGRES = "postgresql+psycopg2"
 _SHOWN = frozenset({"name", "type", "warehouse", "prefix"})
 """Properties that may be in a message, besides regions and addresses."""
 
@@ -58,8 +60,12 @@ def properties(settings: Mapping[str, str]) -> dict[str, str]:
     """Returns the properties under pyiceberg's own names. A SQL catalog's SQLite file and its warehouse, if that is a
     folder, are relative to home."""
     out = _properties(settings)
+    scheme, colon, rest = out.get("uri", "").partition("://")
     if file := _file_of(out.get("uri", "")):
         out["uri"] = out["uri"].replace(file, installation().path(file), 1)
+    elif scheme in ("postgresql", "postgres"):
+        # SQLAlchemy's own default is not the driver that this project's extra brings.
+        out["uri"] = f"{_POSTGRES if find_spec('psycopg2') else 'postgresql+psycopg'}{colon}{rest}"
     if (out.get("type", "").lower() == "sql" or _is_sql(out.get("uri", ""))) and "://" not in out.get(
         "warehouse", "://"
     ):
