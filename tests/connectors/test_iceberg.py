@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, DayTransform, Transform
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import BatchDestination
@@ -297,6 +298,7 @@ def test_values_take_the_types_of_a_table_that_is_there(lake: Lake) -> None:
             pa.field("price", pa.decimal128(10, 2)),
             pa.field("at", pa.timestamp("us", "UTC")),
             pa.field("day", pa.date32()),
+            pa.field("paid", pa.list_(pa.struct([pa.field("sum", pa.decimal128(10, 2)), pa.field("by", pa.string())]))),
         ]
     )
     lake.catalog.create_namespace("lake")
@@ -304,14 +306,24 @@ def test_values_take_the_types_of_a_table_that_is_there(lake: Lake) -> None:
     out = lake.destination()
     out.write(rows({"n": 1, "price": 3, "at": "2026-01-02T03:04:05+01:00", "day": "2026-01-02"}, numbered=False))
     out.write(rows({"n": 2, "price": "12.30"}, {"n": 3, "price": "0.1"}, numbered=False))
-    out.write(rows({"n": 4, "price": 2.5}, numbered=False))
+    out.write(rows({"n": 4, "price": 2.5, "paid": [{"sum": 1.5, "by": "card"}, {"sum": 1}, None]}, numbered=False))
     found = {row["n"]: row for row in lake.rows()}
     assert [str(found[n]["price"]) for n in range(1, 5)] == ["3.00", "12.30", "0.10", "2.50"]
     assert (found[1]["at"].isoformat(), str(found[1]["day"])) == ("2026-01-02T02:04:05+00:00", "2026-01-02")
+    assert [each and (str(each["sum"]), each["by"]) for each in found[4]["paid"]] == [
+        ("1.50", "card"),
+        ("1.00", None),
+        None,
+    ]
     for payload in ({"price": 1}, {"n": None, "price": 1}):
         with pytest.raises(Refused, match="field 'n' has no value"):
             out.write(rows(payload, numbered=False))
-    for payload in ({"n": 5, "price": 1.555}, {"n": 5, "at": "yesterday"}, {"n": 2**40}):
+    for payload in (
+        {"n": 5, "price": 1.555},
+        {"n": 5, "paid": [{"sum": 0.001}]},
+        {"n": 5, "at": "yesterday"},
+        {"n": 2**40},
+    ):
         with pytest.raises(Refused, match="as the column is"):
             out.write(rows(payload, numbered=False))
     assert lake.numbers() == [1, 2, 3, 4]
@@ -343,6 +355,20 @@ def test_the_last_record_of_a_key_is_its_row(lake: Lake, partition_by: str) -> N
     # The table knows its key, so that others need not be told
     lake.destination(mode="upsert").write(rows({"id": 3}, numbered=False))
     assert lake.by_id() == {1: "c", 2: "d", 3: None}
+
+
+@pytest.mark.parametrize("transform", [DayTransform(), BucketTransform(4)])
+def test_rows_move_between_the_partitions_of_a_table_that_is_there(lake: Lake, transform: Transform[Any, Any]) -> None:
+    lake.catalog.create_namespace("lake")
+    schema = pa.schema(
+        [pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC")), pa.field("v", pa.string())]
+    )
+    with lake.catalog.create_table("lake.t", schema).update_spec() as update:
+        update.add_field("at", transform, "part")
+    out = lake.upserts()
+    out.write(rows({"id": 1, "at": "2026-01-01T00:00:00Z", "v": "a"}, {"id": 2, "at": "2026-01-02T00:00:00Z"}))
+    out.write(rows({"id": 2, "at": "2026-01-03T00:00:00Z", "v": "b"}, {"id": 3, "at": None}, first=3))
+    assert lake.by_id() == {1: "a", 2: "b", 3: None}
 
 
 def test_deletes_and_changed_keys_are_applied_in_their_order(either: Lake) -> None:

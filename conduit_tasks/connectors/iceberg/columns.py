@@ -146,9 +146,24 @@ def fitted(schema: Schema, table: pa.Table) -> pa.Table:
 def cast(name: str, column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> Any:
     """Returns values in the type of a column. Raises Refused if one does not fit."""
     try:
-        if pa.types.is_decimal(type_) and not pa.types.is_decimal(column.type):
-            # From a double digits would be cut off, and a small whole number would have no room.
-            column = column.cast(pa.string())
-        return column.cast(type_)
+        return column.cast(_decimals_as_text(column.type, type_)).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Refused(f"field '{name}' is no {type_}, as the column is: {error}") from None
+
+
+def _decimals_as_text(type_: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """Returns the type of values with text wherever a decimal is wanted: from a double digits would be cut off without
+    a word, and a small whole number would have no room."""
+    if pa.types.is_decimal(wanted):
+        return type_ if pa.types.is_decimal(type_) or pa.types.is_nested(type_) else pa.string()
+    if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
+        there = {field.name: field.type for field in wanted}
+        return pa.struct(
+            [
+                field.with_type(_decimals_as_text(field.type, there[field.name])) if field.name in there else field
+                for field in type_
+            ]
+        )
+    if pa.types.is_list(type_) and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
+        return pa.list_(_decimals_as_text(type_.value_type, wanted.value_type))
+    return type_
