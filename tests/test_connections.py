@@ -50,7 +50,7 @@ def test_every_connector_with_a_login_takes_a_connection() -> None:
     # Given the connectors with a URL, host, user, password or token
     takes = {name for name in BUILTIN for cls in sides(name) if cls.spec.connection is not None}
     # Then each takes a connection, on every side that it has
-    assert takes == {"delta", "http", "kafka", "postgres", "redis", "s3", "sql", "sqs"}
+    assert takes == {"delta", "http", "iceberg", "kafka", "postgres", "redis", "s3", "sql", "sqs"}
     assert all(cls.spec.connection for name in takes for cls in sides(name))
 
 
@@ -149,6 +149,21 @@ def test_other_clouds_give_the_options_of_their_stores(
 ) -> None:
     given(type=type, login=login, extra=extra)
     assert settings_of("delta", path="x")[setting] == "account"
+
+
+def test_an_iceberg_catalog_gets_its_address_client_and_properties() -> None:
+    # Given a connection as Airflow's Iceberg provider has it
+    extra = {"warehouse": "s3://lake/", "s3.region": "eu-central-1", "s3.path-style-access": True}
+    given(type="iceberg", host="https://catalog.example.org/ws", login="client", password=SECRET, extra=extra)
+    assert settings_of("iceberg", table="a.t") == {
+        "catalog.uri": "https://catalog.example.org/ws",
+        "catalog.credential": f"client:{SECRET}",
+        "catalog.warehouse": "s3://lake/",
+        "catalog.s3.region": "eu-central-1",
+        "catalog.s3.path-style-access": "true",
+        "table": "a.t",
+    }
+    made(destination_class("iceberg"), {"connection": "c", "table": "a.t"})
 
 
 def test_the_file_wins_over_the_connection() -> None:

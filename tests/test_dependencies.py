@@ -24,12 +24,15 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 EXTRA_OF = {
     "aws": ("connectors/aws.py",),
     "delta": ("connectors/delta",),
+    "iceberg": ("connectors/iceberg",),
     "kafka": ("connectors/kafka",),
     "postgres": ("connectors/postgres", "connectors/sql"),
     "otel": ("metrics/otlp.py",),
 }
 """Which modules may import what an extra brings; only where they use it, so that all of them load without it."""
-LATE = frozenset({"connectors/kafka/reports.py"})
+LATE = frozenset(
+    {"connectors/kafka/reports.py", *(f"connectors/iceberg/{name}.py" for name in ("changes", "columns", "commit"))}
+)
 """Modules of an extra that are imported only where it is in use."""
 NAMESPACES = {
     "airflow": "apache-airflow",

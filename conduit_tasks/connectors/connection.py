@@ -241,6 +241,17 @@ def store(connection: Connection, _: Mapping[str, str]) -> dict[str, str]:
     return {f"storage.{name}": str(value) for name, value in found.items() if value}
 
 
+def iceberg(connection: Connection, _: Mapping[str, str]) -> dict[str, str]:
+    """Returns the properties of a catalog, as Airflow's own hook has them: the address of a REST catalog, the client
+    and its secret, and further properties in `extra`."""
+    found = {name: _text(value) for name, value in connection.extra.items() if value is not None}
+    if connection.host:
+        found["uri"] = connection.host
+    if connection.login or connection.password:
+        found["credential"] = f"{connection.login}:{connection.password}" if connection.login else connection.password
+    return {f"catalog.{name}": value for name, value in found.items()}
+
+
 _DATABASE = Connection("sample", "postgres", "localhost", "user", "password", schema="database")
 POSTGRES = Takes(("postgres", "postgresql"), database_url, _DATABASE, "`url`")
 SQL = Takes(tuple(SCHEMES), database_url, _DATABASE, "`url`")
@@ -264,3 +275,9 @@ AWS = Takes(
     "`access-key-id`, `secret-access-key`, `session-token`, `region`, `endpoint-url`, `profile`",
 )
 STORE = Takes(("aws", "google_cloud_platform", "wasb", "adls"), store, Connection("sample", "aws"), "`storage.*`")
+ICEBERG = Takes(
+    ("iceberg",),
+    iceberg,
+    Connection("sample", "iceberg", "http://localhost:8181", "client", "secret"),
+    "`catalog.*`",
+)

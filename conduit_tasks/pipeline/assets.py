@@ -75,6 +75,13 @@ def _table(settings: Mapping[str, str]) -> str:
     return f"{scheme}://{host}{f':{port}' if port else ''}{path}/{quote(table, SAFE)}"
 
 
+def _iceberg(settings: Mapping[str, str]) -> str:
+    """Returns catalog, namespace and table by their names: not the address, which may be in a connection."""
+    table = settings.get("table", "").strip()
+    catalog = settings.get("catalog.name", "").strip() or "default"
+    return f"iceberg://{quote(catalog, '')}/{quote(table.replace('.', '/'), SAFE)}" if "." in table else ""
+
+
 def _topic(settings: Mapping[str, str]) -> str:
     servers, topic = settings.get("servers", "").split(","), settings.get("topic", "")
     if not servers[0].strip() or not topic or "{{" in topic:
@@ -118,6 +125,7 @@ def _split(url: str) -> tuple[str, int | None, str] | None:
 _MADE: dict[str, Callable[[Mapping[str, str]], str]] = {
     "file": lambda settings: _path(settings.get("path", "")),
     "delta": lambda settings: _path(settings.get("path", "")),
+    "iceberg": _iceberg,
     "s3": _bucket,
     "sql": _table,
     "postgres": _table,

@@ -58,6 +58,19 @@ def a_delta_table(home: Path, request: Any) -> Place:
     return Place("delta", {"path": "out/lake"}, read)
 
 
+def an_iceberg_table(home: Path, request: Any) -> Place:
+    from pyiceberg.catalog import load_catalog
+
+    def read() -> list[str]:
+        with load_catalog("default", uri=f"sqlite:///{home}/out/c.db") as catalog:
+            there = catalog.table_exists("dead.letters")
+            rows = catalog.load_table("dead.letters").scan().to_arrow().to_pylist() if there else []
+        return [json.dumps(row, default=str) for row in rows]
+
+    made = {"table": "dead.letters", "catalog.uri": "sqlite:///out/c.db", "catalog.warehouse": "out/warehouse"}
+    return Place("iceberg", made, read)
+
+
 def a_service(home: Path, request: Any) -> Place:
     bodies: list[str] = []
 
@@ -177,6 +190,7 @@ PLACES: dict[str, Callable[[Path, Any], Place]] = {
     "file, opencdc": opencdc_lines,
     "file, parquet": a_folder,
     "delta": a_delta_table,
+    "iceberg": an_iceberg_table,
     "http": a_service,
     "sql": a_table,
     "postgres": a_postgres_table,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ def in_delta(home: Path, server: Any) -> list[int]:
     return [n for path in added for n in pq.read_table(home / "t" / path)["n"].to_pylist()]
 
 
+def in_iceberg(home: Path, server: Any) -> list[int]:
+    # In a fork of its own, as what is forked here has not used pyiceberg.
+    return in_child(in_order, home)
+
+
+def in_order(home: Path) -> list[int]:
+    """Numbers in the order of the commits."""
+    import pyarrow.parquet as pq
+    from pyiceberg.catalog import load_catalog
+
+    with load_catalog("default", uri=f"sqlite:///{home}/c.db") as catalog:
+        files = catalog.load_table("lake.t").inspect.entries().sort_by("sequence_number")["data_file"].to_pylist()
+        paths = [file["file_path"].removeprefix("file://") for file in files]
+    return [n for path in paths for n in pq.read_table(path, partitioning=None)["n"].to_pylist()]
+
+
 def in_table(home: Path, server: Any) -> list[int]:
     return [n for (n,) in execute(f"sqlite:///{home}/t.db", "SELECT n FROM t")]
 
@@ -74,6 +91,11 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, Any], list[int]]]] = {
     "file": ("file", "{path: out.jsonl, format: payload}", in_file),
     "parquet": ("file", '{path: out, format: parquet, rows-per-file: "5"}', in_parquet),
     "delta": ("delta", '{path: t, rows-per-commit: "5"}', in_delta),
+    "iceberg": (
+        "iceberg",
+        '{table: lake.t, catalog: {uri: "sqlite:///c.db", warehouse: wh}, rows-per-commit: "5"}',
+        in_iceberg,
+    ),
     "sql": (
         "sql",
         '{url: "sqlite:///t.db", table: t, mode: append, chunk: "5", columns: "n:int=.Payload.After.n"}',
@@ -92,9 +114,17 @@ def run_and_die(plugin: str, at: int) -> None:
         run_once("p", f"killed-{number}")
 
 
+def imported(plugin: str) -> None:
+    """Imports what takes a second in every fork and may be imported before it, as it is only used in them."""
+    if plugin == "iceberg":
+        for name in ("pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "pyarrow.parquet"):
+            import_module(name)
+
+
 def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
     """Where nothing of the target was used before: what runs and dies is a fork."""
     plugin, settings, there = TARGETS[target]
+    imported(plugin)
     redis_server = RedisServer(redis_folder)
     number = 0
     while True:

@@ -1,5 +1,5 @@
-"""Several tasks deliver to Parquet folders, S3 and Delta (`delivery.parallelism`), killed before every operation of a
-destination and of its confirmation: each record is there once (SEMANTICS C10, ADR 27)."""
+"""Several tasks deliver to Parquet folders, S3, Delta and Iceberg (`delivery.parallelism`), killed before every
+operation of a destination and of its confirmation: each record is there once (SEMANTICS C10, ADR 27)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.delta.connector import DeltaDestination
 from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
 from conduit_tasks.connectors.file.parquet_shards import ParquetShard
+from conduit_tasks.connectors.iceberg.connector import IcebergDestination
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.micro_batch import dividing, rebuild
 from conduit_tasks.micro_batch.context import opened
 from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer
+from tests.connectors.test_once_killed import imported, in_iceberg
 from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
@@ -96,6 +98,12 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, str], list[int]], Sequence[tu
         [(S3Destination, "_tidy"), (S3Destination, "_remove"), (S3Destination, "_put")],
     ),
     "delta": ("delta", 'path: t, rows-per-commit: "PIECE"', in_delta, [(DeltaDestination, "_commit")]),
+    "iceberg": (
+        "iceberg",
+        'table: lake.t, catalog: {uri: "sqlite:///c.db", warehouse: wh}, rows-per-commit: "PIECE"',
+        in_iceberg,
+        [(IcebergDestination, "_commit")],
+    ),
 }
 """Name → plugin, settings, what is there, and operations at which it is killed."""
 
@@ -128,6 +136,7 @@ def run_on(forgotten: bool) -> None:
 def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str) -> int:
     """Where nothing of the target was used before: what runs and dies is a fork. Returns the number of tries."""
     redis_server, number = RedisServer(redis_folder), 0
+    imported(TARGETS[target][0])
     while True:
         number += 1
         redis_server.flush()
@@ -148,7 +157,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str
             written(this, target, server, "key", 1 + number % 3, piece=3)
         in_child(run_on, then == "Redis has lost everything")
         found = sorted(TARGETS[target][2](this, server))
-        if target == "delta" and then == "Redis has lost everything":
+        if target in ("delta", "iceberg") and then == "Redis has lost everything":
             # A commit cannot be taken back, and other tasks do not know how far these had come.
             assert max(Counter(found).values()) <= 2, f"operation {number}"
             found = sorted(set(found))
@@ -172,7 +181,7 @@ def test_a_kill_at_any_step_of_several_tasks_leaves_every_record_once(
 ) -> None:
     """Given three tasks, and a death before any operation of theirs, then every record is there once when the next run
     has ended: with the same file; with one that asks for another order, one to three tasks and larger pieces; and
-    with Redis empty (Delta: once or twice then)."""
+    with Redis empty (Delta and Iceberg: once or twice then)."""
     # A test before this one may have used a library that no fork survives.
     forks = registry.destination_class(TARGETS[target][0]).forks
     tries = in_child(killed_at_each_step, target, home, redis_server.folder, server, forks=forks)

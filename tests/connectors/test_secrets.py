@@ -93,6 +93,8 @@ def test_a_secret_that_cannot_be_read_is_in_no_message_and_no_log(
         ("sqs", AWS, "queue", f"http://u:SECRET@{HERE}/q"),
         ("s3", {**AWS, "bucket": "b"}, "endpoint-url", f"http://u:SECRET@{HERE}"),
         ("delta", {"path": "s3://b/t"}, "storage.AWS_ENDPOINT_URL", f"http://u:SECRET@{HERE}"),
+        ("iceberg", {"table": "a.t"}, "catalog.uri", f"http://u:SECRET@{HERE}"),
+        ("iceberg", {"table": "a.t"}, "catalog.uri", f"postgresql://u:SECRET/x@{HERE}/db"),
     ],
 )
 def test_a_destination_refuses_it_when_it_is_made(

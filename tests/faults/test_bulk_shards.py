@@ -1,5 +1,5 @@
-"""Several tasks write Parquet files, objects of S3 and commits of Delta. One of them is killed, or stands still while
-its shard is given to another, or Redis is killed before the first confirm (ADR 27)."""
+"""Several tasks write Parquet files, objects of S3, commits of Delta and of Iceberg. One of them is killed, or stands
+still while its shard is given to another, or Redis is killed before the first confirm (ADR 27)."""
 
 from __future__ import annotations
 
@@ -72,10 +72,26 @@ def in_delta(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
     return [row for path in added for row in pq.read_table(home / "t" / path).to_pylist()]
 
 
+def in_iceberg(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+    from pyiceberg.catalog import load_catalog
+
+    # In the order of the commits.
+    with load_catalog("default", uri=f"sqlite:///{home}/c.db") as catalog:
+        files = catalog.load_table("lake.t").inspect.entries().sort_by("sequence_number")["data_file"].to_pylist()
+    paths = [file["file_path"].removeprefix("file://") for file in files]
+    return [row for path in paths for row in pq.read_table(path, partitioning=None).to_pylist()]
+
+
 TARGETS: dict[str, tuple[str, str, Read]] = {
     "parquet": ("file", 'path: out, format: parquet, rows-per-file: "20"', in_parquet),
     "s3": ("s3", 'bucket: faults, prefix: PREFIX, format: payload, records-per-object: "20", MOTO', in_s3),
     "delta": ("delta", 'path: t, rows-per-commit: "20"', in_delta),
+    "iceberg": (
+        "iceberg",
+        'table: lake.t, catalog: {uri: "sqlite:///c.db", warehouse: wh}, rows-per-commit: "20"',
+        in_iceberg,
+    ),
 }
 
 

@@ -189,6 +189,8 @@ def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
         ("file", "{path: o, format: parquet}", ""),
         ("s3", "{bucket: b}", ""),
         ("delta", "{path: t}", ""),
+        ("iceberg", "{table: a.t, catalog: {uri: 'http://h'}}", ""),
+        ("iceberg", "{table: a.t, catalog: {uri: 'http://h'}, mode: upsert, key: n}", "an upsert writes files again"),
         ("log", "{}", "writes in one place"),
         ("sql", "{url: 'sqlite:///o.db', table: t}", "SQLite has one writer"),
         ("sql", "{url: 'postgresql://h/d', table: t}", ""),

@@ -1,0 +1,10 @@
+"""Iceberg tables, by pyiceberg: a destination that appends, or upserts by key, effectively once.
+
+This module is light: the code that writes is imported when it is needed (docs/connectors/iceberg.md).
+"""
+
+from __future__ import annotations
+
+from conduit_tasks.connectors.iceberg.destination import IcebergDestination
+
+DESTINATION = IcebergDestination

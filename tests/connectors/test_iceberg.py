@@ -1,0 +1,647 @@
+"""Iceberg tables of a SQL catalog (a SQLite file) and of a REST catalog (the own server of Iceberg), their files in a
+folder: written here, read by pyiceberg."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, DayTransform, Transform
+
+from conduit_tasks.connectors.acceptance import accept
+from conduit_tasks.connectors.base import BatchDestination
+from conduit_tasks.connectors.iceberg.catalog import secrets_of, translated
+from conduit_tasks.connectors.iceberg.commit import Commit
+from conduit_tasks.connectors.iceberg.connector import IcebergDestination
+from conduit_tasks.connectors.rows import ShardName
+from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
+from conduit_tasks.record.record import Record
+from tests.connectors.iceberg_server import IcebergServer
+from tests.connectors.test_delta import rows
+from tests.connectors.test_shard_files import rows as rows_of_shard
+
+SQL = {"table": "lake.t", "catalog.uri": "sqlite:///c.db", "catalog.warehouse": "wh"}
+
+
+class Lake:
+    """The catalog, as another program opens it, and destinations that write to its table."""
+
+    def __init__(self, catalog: Catalog, settings: dict[str, str]) -> None:
+        self.catalog, self.settings = catalog, settings
+        self._made: list[IcebergDestination] = []
+
+    def destination(self, shard: ShardName | None = None, **settings: str) -> IcebergDestination:
+        made = IcebergDestination({**self.settings, **{n.replace("_", "-"): value for n, value in settings.items()}})
+        made.pipeline, made.connector, made.shard = "p", "to", shard
+        made.open(None)
+        self._made.append(made)
+        return made
+
+    def upserts(self, key: str = "id", **settings: str) -> IcebergDestination:
+        return self.destination(mode="upsert", key=key, **settings)
+
+    @property
+    def table(self) -> Table:
+        return self.catalog.load_table(self.settings["table"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.table.scan().to_arrow().to_pylist()
+        return found
+
+    def numbers(self) -> list[int]:
+        return sorted(row["n"] for row in self.rows())
+
+    def by_id(self) -> dict[Any, Any]:
+        found = self.rows()
+        assert len({row["id"] for row in found}) == len(found), "a row per key"
+        return {row["id"]: row.get("v") for row in found}
+
+    def close(self) -> None:
+        for made in self._made:
+            made.close()
+        self.catalog.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergServer]:
+    made = IcebergServer(tmp_path_factory.mktemp("rest")).start()
+    yield made
+    made.stop()
+
+
+def in_sqlite(home: Path) -> Lake:
+    return Lake(load_catalog("default", uri=f"sqlite:///{home}/c.db", warehouse=str(home / "wh")), SQL)
+
+
+@pytest.fixture
+def lake(home: Path) -> Iterator[Lake]:
+    made = in_sqlite(home)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sql", "rest"])
+def either(request: pytest.FixtureRequest, home: Path) -> Iterator[Lake]:
+    """A table in a catalog of each kind."""
+    if request.param == "sql":
+        made = in_sqlite(home)
+    else:
+        uri = request.getfixturevalue("server").uri
+        settings = {"table": f"lake.t{uuid.uuid4().hex}", "catalog.uri": uri, "catalog.name": "rest"}
+        made = Lake(load_catalog("rest", uri=uri), settings)
+    yield made
+    made.close()
+
+
+def changed(*changes: tuple[str, Any, Any] | Record, **more: Any) -> Any:
+    """Rows of changes: an operation, the payload before and after."""
+    made = rows(*({"n": n} for n in range(len(changes))), **more)
+    records = [
+        each if isinstance(each, Record) else Record(b"%d" % n, each[0], before=each[1], after=each[2])
+        for n, each in enumerate(changes)
+    ]
+
+    class Changed(type(made)):  # type: ignore[misc]  # as they would be in the batch
+        def records(self) -> list[Record]:
+            return records
+
+    return Changed(**made.__dict__)
+
+
+# -- appended ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"mode": "upsert", "key": "id"}])
+def test_the_connector_keeps_its_contract(either: Lake, more: dict[str, str]) -> None:
+    report = accept("iceberg", destination={**either.settings, **more}, read_back=either.rows)
+    report.require()
+    assert [check.name for check in report.checks if not check.passed] == []
+
+
+@pytest.mark.proves("B8", "O5")
+def test_a_write_that_comes_again_is_left_out_also_by_another_process(either: Lake) -> None:
+    one = either.destination()
+    one.write(rows({"n": 1}, {"n": 2}))
+    one.write(rows({"n": 2}, {"n": 3}, first=2))
+    other = either.destination()
+    other.write(rows({"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}))
+    assert either.numbers() == [1, 2, 3, 4]
+    # A redrive is another epoch
+    other.write(rows({"n": 1}, epoch=1))
+    assert either.numbers() == [1, 1, 2, 3, 4]
+    # And a snapshot says whose it is, and up to where
+    snapshot = either.table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary["conduit/p/lake/1"] == "1"
+
+
+@pytest.mark.proves("B8", "I4")
+def test_of_two_writers_of_one_destination_one_commits(either: Lake) -> None:
+    """Given two that have the table as it was, and write the same rows, then the later one finds that they are there,
+    although nothing that it looked at before said so; and one without the lease writes nothing."""
+    either.destination().write(rows({"n": 0}, numbered=False))
+    one, other = either.destination(), either.destination()
+    one.write(rows({"n": 1}, {"n": 2}))
+    other.write(rows({"n": 1}, {"n": 2}, {"n": 3}))
+    assert either.numbers() == [0, 1, 2, 3]
+
+    def lost() -> None:
+        raise Fenced("the lease is lost")
+
+    other.still_ours = lost
+    with pytest.raises(Fenced):
+        other.write(rows({"n": 4}, first=4))
+    assert either.numbers() == [0, 1, 2, 3]
+
+
+@pytest.mark.proves("I4")
+def test_a_writer_that_loses_its_lease_while_others_come_first_writes_nothing_more(lake: Lake) -> None:
+    lake.destination().write(rows({"n": 0}, numbered=False))
+    one, other = lake.destination(), lake.destination()
+    asked: list[int] = []
+
+    def lost_later() -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            raise Fenced("the lease is lost")
+
+    other.still_ours = lost_later
+    one.write(rows({"n": 1}, numbered=False))
+    with pytest.raises(Fenced):
+        other.write(rows({"n": 2}, numbered=False))
+    assert lake.numbers() == [0, 1]
+
+
+@pytest.mark.proves("B8", "O5")
+def test_two_writers_that_saw_no_table_write_its_first_rows_once(either: Lake) -> None:
+    one, other = either.destination(partition_by="day"), either.destination(partition_by="day")
+    one.write(rows({"n": 1, "day": "a"}, {"n": 2, "day": "b"}))
+    other.write(rows({"n": 1, "day": "a"}, {"n": 2, "day": "b"}, {"n": 3, "day": "b"}))
+    assert either.numbers() == [1, 2, 3]
+    assert [field.name for field in either.table.spec().fields] == ["day"]
+
+
+@pytest.mark.proves("B8")
+def test_maintenance_and_other_programs_do_not_have_rows_written_twice(either: Lake) -> None:
+    """Given a commit, one of another program behind it, and a table whose older snapshots are expired, then the rows of
+    the first commit are left out when they come again."""
+    either.destination().write(rows({"n": 1}, {"n": 2}))
+    table = either.table
+    ours = table.current_snapshot()
+    assert ours is not None
+    table.append(pa.table({"n": [10]}))
+    table.maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
+    assert [snapshot.snapshot_id for snapshot in either.table.snapshots()] != [ours.snapshot_id]
+    assert len(either.table.snapshots()) == 1
+    either.destination().write(rows({"n": 1}, {"n": 2}, {"n": 3}))
+    assert either.numbers() == [1, 2, 3, 10]
+
+
+@pytest.mark.proves("B8", "C10")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_commit_whose_answer_was_lost_is_not_made_again(
+    either: Lake, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a connection that breaks when the catalog has committed, then the next attempt leaves the rows out."""
+    out = either.destination(mode=mode, **({"key": "n"} if mode == "upsert" else {}))
+    out.write(rows({"n": 1}))
+    real = Commit.commit_transaction
+
+    def lost(self: Commit) -> Any:
+        real(self)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(Commit, "commit_transaction", lost)
+    with pytest.raises(Unavailable, match="connection reset"):
+        out.write(rows({"n": 2}, first=2))
+    monkeypatch.undo()
+    before = either.table.metadata_location
+    out.open(None)
+    out.write(rows({"n": 2}, first=2))
+    assert (either.numbers(), either.table.metadata_location) == ([1, 2], before)
+
+
+def test_writers_that_come_first_again_and_again_are_waited_for_and_nothing_is_lost(lake: Lake) -> None:
+    """Given three writers of their own destinations, each with three commits, and columns of their own."""
+    lake.destination().write(rows({"n": 0}, numbered=False))
+    failed: list[BaseException] = []
+
+    def write(number: int, out: IcebergDestination) -> None:
+        try:
+            for n in range(3):
+                out.write(rows({"n": 3 * number + n + 1, f"c{number}": n}, numbered=False))
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(number, lake.destination())) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert lake.numbers() == list(range(10))
+
+
+def test_a_table_that_lets_the_library_try_once_is_looked_at_again_here(lake: Lake) -> None:
+    settings = {"properties.commit.retry.num-retries": "0"}
+    lake.destination(**settings).write(rows({"n": 0}, numbered=False))
+    one, other = lake.destination(), lake.destination()
+    one.write(rows({"n": 1}))
+    other.write(rows({"n": 1}, {"n": 2}))
+    assert lake.numbers() == [0, 1, 2]
+
+
+def test_new_fields_become_columns_or_are_refused_and_values_of_other_types_are(lake: Lake) -> None:
+    out = lake.destination()
+    out.write(rows({"n": 1, "none": None}, numbered=False))
+    out.write(rows({"n": 2, "more": {"a": [{"b": 1}]}, "empty": []}, numbered=False))
+    out.write(rows({"n": 3, "more": {"a": [{"b": 2, "c": "x"}], "d": True}, "none": 1.5}, numbered=False))
+    assert sorted(lake.rows(), key=lambda row: row["n"]) == [
+        {"n": 1, "more": None, "none": None},
+        {"n": 2, "more": {"a": [{"b": 1, "c": None}], "d": None}, "none": None},
+        {"n": 3, "more": {"a": [{"b": 2, "c": "x"}], "d": True}, "none": 1.5},
+    ]
+    fixed = lake.destination(schema="fixed")
+    for payload, said in (({"n": 3, "other": 1}, "no column 'other'"), ({"more": {"e": 1}}, "no column 'more.e'")):
+        with pytest.raises(Refused, match=said):
+            fixed.write(rows(payload, numbered=False))
+    fixed.write(rows({"n": 4, "other": None}, numbered=False))
+    for payload, said in (
+        ({"n": "text"}, "field 'n' is no int64"),
+        ({"n": {"a": 1}}, "field 'n'"),
+        (b"raw", "no row"),
+        ({"x": None}, "no field"),
+        ({"N": 1}, "differ in case only"),
+        ({"big": 2**63}, "too large"),
+        ({"more": {"A": 1}}, "differ in case only"),
+    ):
+        with pytest.raises(Refused, match=said):
+            out.write(rows(payload, numbered=False))
+    assert lake.numbers() == [1, 2, 3, 4]
+
+
+def test_values_take_the_types_of_a_table_that_is_there(lake: Lake) -> None:
+    """Given a table of a lakehouse, of types that JSON does not have, then values fit or are refused."""
+    schema = pa.schema(
+        [
+            pa.field("n", pa.int32(), nullable=False),
+            pa.field("price", pa.decimal128(10, 2)),
+            pa.field("at", pa.timestamp("us", "UTC")),
+            pa.field("day", pa.date32()),
+            pa.field("paid", pa.list_(pa.struct([pa.field("sum", pa.decimal128(10, 2)), pa.field("by", pa.string())]))),
+        ]
+    )
+    lake.catalog.create_namespace("lake")
+    lake.catalog.create_table("lake.t", schema)
+    out = lake.destination()
+    out.write(rows({"n": 1, "price": 3, "at": "2026-01-02T03:04:05+01:00", "day": "2026-01-02"}, numbered=False))
+    out.write(rows({"n": 2, "price": "12.30"}, {"n": 3, "price": "0.1"}, numbered=False))
+    out.write(rows({"n": 4, "price": 2.5, "paid": [{"sum": 1.5, "by": "card"}, {"sum": 1}, None]}, numbered=False))
+    found = {row["n"]: row for row in lake.rows()}
+    assert [str(found[n]["price"]) for n in range(1, 5)] == ["3.00", "12.30", "0.10", "2.50"]
+    assert (found[1]["at"].isoformat(), str(found[1]["day"])) == ("2026-01-02T02:04:05+00:00", "2026-01-02")
+    assert [each and (str(each["sum"]), each["by"]) for each in found[4]["paid"]] == [
+        ("1.50", "card"),
+        ("1.00", None),
+        None,
+    ]
+    for payload in ({"price": 1}, {"n": None, "price": 1}):
+        with pytest.raises(Refused, match="field 'n' has no value"):
+            out.write(rows(payload, numbered=False))
+    for payload in (
+        {"n": 5, "price": 1.555},
+        {"n": 5, "paid": [{"sum": 0.001}]},
+        {"n": 5, "at": "yesterday"},
+        {"n": 2**40},
+    ):
+        with pytest.raises(Refused, match="as the column is"):
+            out.write(rows(payload, numbered=False))
+    assert lake.numbers() == [1, 2, 3, 4]
+
+
+def test_whole_records_are_rows_of_fixed_columns(lake: Lake) -> None:
+    lake.destination(rows="opencdc").write(rows(b"raw", {"n": 1}, numbered=False))
+    assert [(row["operation"], row["after"]) for row in lake.rows()] == [("create", '"raw"'), ("create", '{"n":1}')]
+
+
+def test_a_new_table_has_the_properties_that_the_file_names(lake: Lake) -> None:
+    out = lake.destination(table="a.b.t", **{"properties.write.metadata.previous-versions-max": "5"})
+    out.write(rows({"n": 1}))
+    made = lake.catalog.load_table("a.b.t")
+    assert made.properties["write.metadata.previous-versions-max"] == "5"
+    assert made.properties["conduit/p/lake/0"] == "1"
+
+
+# -- upserted ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition_by", ["", "v"])
+def test_the_last_record_of_a_key_is_its_row(lake: Lake, partition_by: str) -> None:
+    out = lake.upserts(partition_by=partition_by)
+    out.write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "c"}, numbered=False))
+    assert lake.by_id() == {1: "c", 2: "b"}
+    out.write(rows({"id": 2, "v": "d"}, {"id": 3, "v": "e"}, numbered=False))
+    assert lake.by_id() == {1: "c", 2: "d", 3: "e"}
+    # The table knows its key, so that others need not be told
+    lake.destination(mode="upsert").write(rows({"id": 3}, numbered=False))
+    assert lake.by_id() == {1: "c", 2: "d", 3: None}
+
+
+@pytest.mark.parametrize("transform", [DayTransform(), BucketTransform(4)])
+def test_rows_move_between_the_partitions_of_a_table_that_is_there(lake: Lake, transform: Transform[Any, Any]) -> None:
+    lake.catalog.create_namespace("lake")
+    schema = pa.schema(
+        [pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC")), pa.field("v", pa.string())]
+    )
+    with lake.catalog.create_table("lake.t", schema).update_spec() as update:
+        update.add_field("at", transform, "part")
+    out = lake.upserts()
+    out.write(rows({"id": 1, "at": "2026-01-01T00:00:00Z", "v": "a"}, {"id": 2, "at": "2026-01-02T00:00:00Z"}))
+    out.write(rows({"id": 2, "at": "2026-01-03T00:00:00Z", "v": "b"}, {"id": 3, "at": None}, first=3))
+    assert lake.by_id() == {1: "a", 2: "b", 3: None}
+
+
+def test_deletes_and_changed_keys_are_applied_in_their_order(either: Lake) -> None:
+    out = either.upserts()
+    # A table that is not there has nothing to delete
+    out.write(changed(("delete", {"id": 1}, None)))
+    with pytest.raises(NoSuchTableError):
+        _ = either.table
+    out.write(rows(*({"id": n, "v": str(n)} for n in range(6)), numbered=False))
+    out.write(
+        changed(
+            ("delete", {"id": 0}, None),
+            ("delete", {"id": 1}, None),
+            ("create", None, {"id": 1, "v": "again"}),
+            ("create", None, {"id": 9, "v": "new"}),
+            ("delete", {"id": 9}, None),
+            ("update", {"id": 2, "v": "2"}, {"id": 7, "v": "moved"}),
+            Record(b"k", "delete", key={"id": 3}),
+            Record(b"r", "delete", key=b"4"),
+            Record(b"u", "update", key={"id": 5}, after={"v": "of its key"}),
+            numbered=False,
+        )
+    )
+    assert either.by_id() == {1: "again", 5: "of its key", 7: "moved"}
+    out.write(changed(("delete", {"id": 77}, None), numbered=False))
+    out.write(
+        changed(
+            ("create", None, {"id": 8, "v": "goes"}),
+            Record(b"t", "delete", {"postgres.truncate": "true"}),
+            ("create", None, {"id": 6, "v": "stays"}),
+            numbered=False,
+        )
+    )
+    assert either.by_id() == {6: "stays"}
+
+
+def test_a_key_of_several_columns_is_exactly_that(either: Lake) -> None:
+    """Given rows that have one part of a key each, then only those that have both are replaced or deleted."""
+    out = either.upserts("shop, id")
+    pairs = [(shop, n) for shop in ("x", "y") for n in range(3)]
+    out.write(rows(*({"shop": shop, "id": n, "v": 0, "w": {"a": n}} for shop, n in pairs), numbered=False))
+    out.write(
+        changed(
+            ("create", None, {"shop": "x", "id": 1, "v": 1, "new": "column"}),
+            ("delete", {"shop": "y", "id": 2}, None),
+            numbered=False,
+        )
+    )
+    found = {(row["shop"], row["id"]): (row["v"], row["w"], row["new"]) for row in either.rows()}
+    assert len(either.rows()) == 5
+    assert found[("x", 1)] == (1, None, "column")
+    assert {key: row for key, row in found.items() if key != ("x", 1)} == {
+        (shop, n): (0, {"a": n}, None) for shop, n in pairs if (shop, n) not in (("x", 1), ("y", 2))
+    }
+
+
+def test_keys_are_the_same_if_the_table_says_so_however_they_are_written(lake: Lake) -> None:
+    lake.catalog.create_namespace("lake")
+    schema = pa.schema([pa.field("id", pa.timestamp("us", "UTC")), pa.field("v", pa.string())])
+    lake.catalog.create_table("lake.t", schema)
+    out = lake.upserts()
+    out.write(rows({"id": "2026-01-01T00:00:00Z", "v": "a"}, {"id": "2026-01-01T01:00:00+01:00", "v": "b"}))
+    out.write(rows({"id": "2026-01-01T02:00:00+02:00", "v": "c"}, first=3))
+    assert list(lake.by_id().values()) == ["c"]
+
+
+def test_more_keys_than_statistics_look_at_are_found_all(lake: Lake) -> None:
+    out = lake.upserts()
+    out.write(rows(*({"id": n, "v": "old"} for n in range(600)), numbered=False))
+    out.write(rows(*({"id": n, "v": "new"} for n in range(150, 450)), numbered=False))
+    found = lake.by_id()
+    assert sorted(n for n, v in found.items() if v == "new") == list(range(150, 450))
+    assert len(found) == 600
+
+
+@pytest.mark.proves("B8", "O5", "I4")
+def test_upserts_that_come_again_put_nothing_back_and_others_rows_are_seen(either: Lake) -> None:
+    """Given a write that comes again after another program changed a row, then its row stays; and of a write that was
+    prepared before, what it replaces is looked for again."""
+    either.upserts().write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "b"}))
+    one, other = either.upserts(), either.upserts()
+    one.write(rows({"id": 1, "v": "c"}, {"id": 5, "v": "f"}, numbered=False))
+    other.write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 5, "v": "e"}))
+    assert either.by_id() == {1: "c", 2: "b", 5: "e"}
+
+
+@pytest.mark.proves("I4")
+def test_of_two_upserts_of_one_key_into_an_empty_table_the_later_one_replaces_the_earlier_one(lake: Lake) -> None:
+    """Given a table without a snapshot, in which neither finds anything to replace."""
+    lake.catalog.create_namespace("lake")
+    lake.catalog.create_table("lake.t", pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())]))
+    one, other = lake.upserts(), lake.upserts()
+    one.write(rows({"id": 1, "v": "a"}, numbered=False))
+    other.write(rows({"id": 1, "v": "b"}, numbered=False))
+    assert lake.by_id() == {1: "b"}
+
+
+def test_records_that_are_no_change_of_a_row_are_refused(lake: Lake) -> None:
+    out = lake.upserts()
+    out.write(rows({"id": 1, "v": "a"}, numbered=False))
+    for record, said in (
+        (Record(b"1", after={"v": 1}), "no id, which is the key"),
+        (Record(b"1", after={"id": None}), "no id, which is the key"),
+        (Record(b"1", "delete", before={"v": 1}), "a delete names no id"),
+        (Record(b"1", "delete", key=b"\xff"), "a delete names no id"),
+        (Record(b"1", after=b"raw"), "no row"),
+        (Record(b"1", after={"id": "x"}), "field 'id' is no int64"),
+        (Record(b"1", "update", {"postgres.unchanged": "v"}, after={"id": 1}), "REPLICA IDENTITY FULL"),
+    ):
+        with pytest.raises(Refused, match=said):
+            out.write(changed(record, numbered=False))
+    assert lake.by_id() == {1: "a"}
+    lake.destination().write(rows({"id": 2, "x": 1.5}, numbered=False))
+    for key, said in (("w", "no column w"), ("x", "'x' is of type double, which cannot be a key")):
+        with pytest.raises(ConfigError, match=said):
+            lake.upserts(key).write(changed(("delete", {key: 1.5}, None), numbered=False))
+
+
+# -- several tasks -------------------------------------------------------------------------------------------------
+
+
+def of_shard(number: int) -> ShardName:
+    return ShardName("key", 3, number)
+
+
+@pytest.mark.proves("C10", "I4")
+def test_a_commit_of_a_shard_that_was_made_and_not_confirmed_is_not_made_again(lake: Lake) -> None:
+    """Given commits of two shards, then the same rows come again, others behind them, and the next micro-batch."""
+    one, other = lake.destination(of_shard(0)), lake.destination(of_shard(1))
+    one.write(rows_of_shard(0, 3))
+    other.write(rows_of_shard(1, 4))
+    lake.destination(of_shard(0)).write(rows_of_shard(0, 3))
+    lake.destination(of_shard(1)).write(rows_of_shard(4, 7, through=3))
+    assert lake.numbers() == [0, 1, 3, 4, 7]
+    lake.destination(of_shard(0)).write(rows_of_shard(0, 3, micro_batch=2))
+    assert lake.numbers() == [0, 0, 1, 3, 3, 4, 7]
+    # Two marks, however many micro-batches there are
+    assert [name for name in lake.table.properties if name.startswith("conduit/")] == [
+        "conduit/p/to/k03.00",
+        "conduit/p/to/k03.01",
+    ]
+
+
+@pytest.mark.proves("I4")
+def test_of_two_attempts_at_a_shard_one_commits_and_the_other_finds_that_it_has(lake: Lake) -> None:
+    lake.destination(of_shard(1)).write(rows_of_shard(1))
+    one, two = lake.destination(of_shard(0)), lake.destination(of_shard(0))
+    one.write(rows_of_shard(0, 3))
+    two.write(rows_of_shard(0, 3))
+    assert lake.numbers() == [0, 1, 3]
+
+
+def test_shards_that_add_columns_to_the_table_at_the_same_moment_all_commit(lake: Lake) -> None:
+    lake.destination(of_shard(0)).write(rows_of_shard(0))
+    writers = [lake.destination(of_shard(number)) for number in range(3)]
+    failed: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            writers[number].write(rows_of_shard(number + 3, **{f"c{number}": number}))
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert lake.numbers() == [0, 3, 4, 5]
+
+
+def test_one_task_writes_upserts() -> None:
+    settings: Mapping[str, str] = {**SQL, "mode": "upsert"}
+    assert "again" in IcebergDestination.one_task(settings)
+    assert IcebergDestination.one_task(SQL) == ""
+    assert issubclass(IcebergDestination, BatchDestination)
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"table": "t"}, "namespace and a name"),
+        ({"table": "a..t"}, "namespace and a name"),
+        ({"key": "id"}, "option 'key' is of no use"),
+        ({"mode": "upsert", "rows": "opencdc"}, "option 'rows'"),
+        ({"catalog.uri": "http://u:SECRET@h/c"}, "option 'catalog.uri' must not hold a user or password"),
+        ({"catalog.uri": "postgresql://u:SE@CRET@h/c"}, "option 'catalog.uri' cannot be read"),
+        ({"catalog.s3.endpoint": "http://u:SECRET@h"}, "option 'catalog.s3.endpoint'"),
+        ({"rows-per-commit": "0"}, "option 'rows-per-commit'"),
+    ],
+)
+def test_settings_that_are_wrong_are_named_without_what_is_secret(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        IcebergDestination({**SQL, **settings})
+    assert "SECRET" not in str(raised.value)
+
+
+def test_a_catalog_has_an_address_or_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"'catalog\.uri' is missing"):
+        IcebergDestination({"table": "a.t"})
+    # Of a name, pyiceberg's own configuration knows the rest
+    IcebergDestination({"table": "a.t", "catalog.name": "lake"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"catalog.type": "carrier pigeon"}, ConfigError, "carrier pigeon"),
+        ({"catalog.uri": "ftp://h"}, ConfigError, "catalog"),
+        ({"catalog.uri": "http://127.0.0.1:1", "catalog.token": "S3CRET"}, Unavailable, "cannot be written"),
+        ({"catalog.uri": "postgresql+psycopg2://me:S3CRET@127.0.0.1:1/db"}, Unavailable, "cannot be written"),
+    ],
+)
+def test_a_catalog_that_is_not_there_is_named_without_what_is_secret(
+    lake: Lake, settings: dict[str, str], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said) as raised:
+        lake.destination(**settings)
+    assert "S3CRET" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"catalog.token": "S3CRET"}, "the token S3CRET is old"),
+        ({"catalog.credential": "me:S3CRET"}, "me has not S3CRET"),
+        ({"catalog.s3.secret-access-key": "S3CRET/x"}, "signed by S3CRET%2Fx"),
+        ({"catalog.uri": "postgresql://me:S3CRET%40@h/db"}, "me, S3CRET@, h"),
+    ],
+)
+def test_what_pyiceberg_says_is_told_without_what_is_secret(settings: dict[str, str], said: str) -> None:
+    with (
+        pytest.raises(Unavailable, match=r"lake\.t cannot be written: .*\*\*\*") as raised,
+        translated("lake.t", secrets_of({**SQL, **settings})),
+    ):
+        raise OSError(said)
+    assert "S3CRET" not in str(raised.value)
+
+
+def test_the_folders_of_a_catalog_are_made(home: Path) -> None:
+    made = IcebergDestination({**SQL, "catalog.uri": "sqlite:///a/b/c.db?timeout=20", "catalog.warehouse": "a/wh"})
+    made.open(None)
+    made.write(rows({"n": 1}))
+    made.close()
+    assert {path.name for path in (home / "a").iterdir()} == {"b", "wh"}
+
+
+def test_a_package_that_is_missing_is_named(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(ConfigError, match=r"pip install 'conduit-tasks\[iceberg\]'"):
+        lake.destination()
+
+
+def test_an_upsert_needs_a_key(lake: Lake) -> None:
+    out = lake.destination(mode="upsert")
+    with pytest.raises(ConfigError, match="option 'key' is missing: the columns"):
+        out.write(rows({"n": 1}))
+    lake.destination().write(rows({"n": 1}))
+    out.open(None)
+    with pytest.raises(ConfigError, match="option 'key' is missing: the table has no identifier fields"):
+        out.write(rows({"n": 2}, first=2))
+    with pytest.raises(ConfigError, match="option 'partition-by' names day"):
+        lake.destination(table="lake.other", partition_by="day").write(rows({"n": 1}))
+
+
+def test_the_file_of_a_table_that_is_gone_is_an_error_that_may_pass(lake: Lake, home: Path) -> None:
+    out = lake.destination()
+    out.write(rows({"n": 1}))
+    for path in (home / "wh").rglob("*.metadata.json"):
+        path.rename(path.with_suffix(".away"))
+    with pytest.raises(Unavailable, match=r"lake\.t cannot be written"):
+        lake.destination()
