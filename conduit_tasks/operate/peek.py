@@ -81,17 +81,26 @@ def peek(
     stage_node = _node(pipeline, node)
     spool, shown, budget = open_spool(pipeline), Shown(pipeline.mask), Budget(BYTES)
     wanted = min(last, MOST)
-    out: list[dict[str, Any]] = []
+    seen: list[tuple[Stage, Found, dict[str, Any] | None]] = []
     looked = 0
     for stage in newest(spool, pipeline, stage_node, MICRO_BATCHES):
         looked += 1
-        found = _last(spool, stage, stage_node, wanted - len(out), budget)
+        found = _last(spool, stage, stage_node, wanted - len(seen), budget)
         answers = _Answers(spool, pipeline, stage, stage_node.id) if stage_node.kind == "destinations" else None
-        for each in found:
-            one = _entry(stage, each, shown, answers)
-            out.append({**one, "sent": None if sent is None else sent(each.record, shown)})
-        if len(out) >= wanted or budget.spent:
+        seen += [(stage, each, answers and answers.of(_seq(stage, each))) for each in found]
+        if len(seen) >= wanted or budget.spent:
             break
+    # An answer, or a field, may repeat what another record has.
+    for _, each, _ in seen:
+        shown.learn(each.record.to_opencdc())
+    has_answers = stage_node.kind == "destinations"
+    out = [
+        {
+            **_entry(stage, each, shown, answer, passed=None if has_answers else "passed"),
+            "sent": None if sent is None else sent(each.record, shown),
+        }
+        for stage, each, answer in seen
+    ]
     return {
         "pipeline": pipeline.id,
         "node": str(stage_node),
@@ -106,19 +115,22 @@ def _node(pipeline: Pipeline, node: str) -> Node:
     return entry_of(pipeline, node or PROCESSORS).node
 
 
-def _entry(stage: Stage, found: Found, shown: Shown, answers: _Answers | None) -> dict[str, Any]:
+def _seq(stage: Stage, found: Found) -> int | None:
+    return None if stage.sealed is None else stage.sealed.bases[found.place.slice] + found.place.n
+
+
+def _entry(
+    stage: Stage, found: Found, shown: Shown, answer: dict[str, Any] | None, *, passed: str | None
+) -> dict[str, Any]:
     place = found.place
-    seq = None if stage.sealed is None else stage.sealed.bases[place.slice] + place.n
     record = shown.record(found.record.to_opencdc())
-    answer = answers.of(seq) if answers is not None and seq is not None else None
     error = found.error and {**found.error, "message": shown.text(found.error["message"])}
     if answer is not None and answer["error"]:
         answer["error"] = shown.text(answer["error"])
-    passed = None if answers is not None else "passed"
     return {
         "place": str(place),
         "micro_batch": place.micro_batch,
-        "seq": seq,
+        "seq": _seq(stage, found),
         "id": found.record.id,
         "state": "nacked" if error else answer["outcome"] if answer else passed,
         "record": record,
@@ -167,8 +179,10 @@ class _Answers:
         table, _ = Ledger(spool, pipeline.id).newest(ROWS, destination, since, stage.micro_batch)
         self._rows = table.sort_by([("ended", "descending")]).to_pylist()
 
-    def of(self, seq: int) -> dict[str, Any] | None:
+    def of(self, seq: int | None) -> dict[str, Any] | None:
         """Returns what became of a record in the newest attempt that tells; None: no attempt has told yet."""
+        if seq is None:
+            return None
         over = [row for row in self._rows if row["first"] <= seq <= row["last"]]
         # A row about some of the records in its range may be about others; a nack has an exact row always.
         exact = [row for row in over if not scattered(row)]
@@ -180,12 +194,14 @@ class _Answers:
         return None
 
 
-def spooled(pipeline: Pipeline, place: Place) -> tuple[Record, Entry]:
-    """Returns the record in a place, exact to the byte, and where it goes on from there. Raises ConfigError if it is
-    not there (any more), SpoolError."""
-    spool = open_spool(pipeline)
+def spooled(pipeline: Pipeline, place: Place, stored: Pipeline | None = None) -> tuple[Record, Entry]:
+    """Returns the record in a place, exact to the byte, and where it goes on from there. `stored`: the pipeline in
+    force, whose spool is read, if `pipeline` is of a changed text: that may name any place as its spool. Raises
+    ConfigError if it is not there (any more), SpoolError."""
+    stored = stored or pipeline
+    spool = open_spool(stored)
     node = _node(pipeline, place.node)
-    stage = stage_of(spool, pipeline, node, place.micro_batch)
+    stage = stage_of(spool, stored, _node(stored, place.node), place.micro_batch)
     for found in _around(spool, stage, place) if stage is not None else ():
         if found.place == place:
             if found.error is not None:

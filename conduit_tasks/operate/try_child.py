@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.operate.ask import Ask
 from conduit_tasks.operate.places import Places, variables
 from conduit_tasks.operate.trying import Entry, Outside, Tell, Trial, entry_of, entry_of_letter
-from conduit_tasks.operate.untrusted import Names, processors_of, trusted
+from conduit_tasks.operate.untrusted import Names, Trust, processors_of, trusted
 from conduit_tasks.operate.walk import origin_of
 from conduit_tasks.parent import end_with_parent
 from conduit_tasks.pipeline.load import LoadResult, get_pipeline, load_text
@@ -67,9 +67,9 @@ class Guard:
 def run(ask: Ask, tell: Tell, outside: Outside) -> None:
     """Tells of each step, after `{"pipeline": …}`. Raises ConduitError."""
     names: Mapping[str, str] = os.environ
-    known: Callable[[Processor], str] | None = None
+    trust: Trust | None = None
+    force: Pipeline | None = None
     mask: tuple[str, ...] = ()
-    others = ""
     if ask.text is None:
         pipeline = get_pipeline(ask.pipeline)
         text = Path(pipeline.file).read_text(encoding="utf-8-sig")
@@ -79,25 +79,37 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
     else:
         text, names = ask.text, Names()
         force = get_pipeline(ask.pipeline)
-        pipeline, known = trusted(_loaded(load_text(text, ask.file, env=names), ask, tell), force)
-        others = Path(force.file).read_text(encoding="utf-8-sig")
+        pipeline, trust = trusted(_loaded(load_text(text, ask.file, env=names), ask, tell), force)
         # A text without the key must not show what the file in force does not.
         mask = force.mask
     shown = Shown(tuple(dict.fromkeys((*pipeline.mask, *mask))))
     if ask.last is not None:
         tell({"peek": _last(ask, pipeline, outside)})
         return
-    record, entry = _record(ask, pipeline)
+    record, entry = _record(ask, pipeline, force or pipeline)
+    if trust is not None and ask.record is None:
+        # It belongs to the pipeline, not to whoever asks: a changed text could encode what is masked, or ask for it.
+        record = shown.masked(record)
     if ask.frames and any(_is_frame(processor) for processor in processors_of(pipeline)):
         # A JVM needs more.
         resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
 
     def leave(processor: Processor) -> str:
-        return _left_out(processor, ask, known)
+        return _left_out(processor, ask, trust)
 
     tell({"pipeline": pipeline.id, "entry": {**asdict(entry), "node": str(entry.node)}, "record": record.id})
-    places, values = Places(text, pipeline.id, names), variables(text, others)
-    trial = Trial(pipeline, tell, shown=shown, places=places, outside=outside, leave=leave, variables=values)
+    # Not of a text of others: which of its words are values of variables is not for them to learn.
+    values = variables(text if force is None else Path(force.file).read_text(encoding="utf-8-sig"))
+    trial = Trial(
+        pipeline,
+        tell,
+        shown=shown,
+        places=Places(text, pipeline.id, names),
+        outside=outside,
+        leave=leave,
+        variables=values,
+        trust=trust,
+    )
     trial.go(record, entry)
     tell({"end": True, "cut": shown.cut})
 
@@ -146,11 +158,12 @@ def _loaded(result: LoadResult, ask: Ask, tell: Tell) -> Pipeline:
     raise ConfigError(f"{ask.file} has no pipeline {ask.pipeline}; it has: {known}")
 
 
-def _record(ask: Ask, pipeline: Pipeline) -> tuple[Record, Entry]:
+def _record(ask: Ask, pipeline: Pipeline, stored: Pipeline) -> tuple[Record, Entry]:
+    """Returns the record and where it enters. `stored`: the pipeline whose spool is read."""
     if ask.place is not None:
         from conduit_tasks.operate.peek import Place, spooled
 
-        record, entry = spooled(pipeline, Place.read(ask.place))
+        record, entry = spooled(pipeline, Place.read(ask.place), stored)
         return record, entry_of(pipeline, ask.node) if ask.node else entry
     if ask.letter is not None:
         record, node = _letter(ask.pipeline, ask.letter)
@@ -195,11 +208,12 @@ def _letter(pipeline: str, wanted: list[Any]) -> tuple[Record, str]:
     return letter.record, letter.node
 
 
-def _left_out(processor: Processor, ask: Ask, known: Callable[[Processor], str] | None) -> str:
+def _left_out(processor: Processor, ask: Ask, trust: Trust | None) -> str:
     """Returns why a processor is left out; "": it runs. Raises ConfigError if there is no such plugin."""
-    cls = registry.variant(processor.plugin, processor.settings)
-    if known is not None and (why := known(processor)):
+    # Asked first: a plugin of another package runs code as it is loaded.
+    if trust is not None and (why := trust.why(processor)):
         return why
+    cls = registry.variant(processor.plugin, processor.settings)
     if not issubclass(cls, RecordProcessor):
         if ask.frames:
             return ""

@@ -15,6 +15,7 @@ from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.operate.fault import Fault, fault_of
 from conduit_tasks.operate.places import Places
+from conduit_tasks.operate.untrusted import Trust
 from conduit_tasks.operate.walk import Nack, Row, Walk
 from conduit_tasks.pipeline.findings import Mark
 from conduit_tasks.processors import registry
@@ -23,13 +24,16 @@ from conduit_tasks.processors.dedupe import in_memory
 from conduit_tasks.record import jsons
 from conduit_tasks.record.cloudevents import view
 from conduit_tasks.record.record import Record
-from conduit_tasks.record.shown import Shown
+from conduit_tasks.record.shown import MASKED, Shown
+from conduit_tasks.secret_names import FIELD, OPTION
 from conduit_tasks.templates import template
 from conduit_tasks.topology import Destination, Node, Pipeline, Processor
 
 Tell = Callable[[dict[str, Any]], None]
 """Function that is told of each step: before it begins (`{"begin": …}`), and when it has ended."""
 REFUSED = "tried to reach the network, or to start a program: allow calls to have it do so"
+EXPRESSION = 20_000
+"""Characters of an expression of the file that are shown."""
 SHOWN = 20
 """Records of a step that are shown, of many that were derived."""
 
@@ -53,7 +57,8 @@ class Entry:
 
 class Trial(Walk):
     """The way of one record, of which `tell` is told. `leave`: returns why a processor is left out; "": it runs.
-    `variables`: values that errors and expressions show as their names."""
+    `variables`: values that errors and expressions show as their names. `trust`: what may run of a text of somebody who
+    may not run code here; None: all."""
 
     def __init__(
         self,
@@ -65,8 +70,10 @@ class Trial(Walk):
         outside: Outside,
         leave: Callable[[Processor], str],
         variables: Mapping[str, str] | None = None,
+        trust: Trust | None = None,
     ) -> None:
         super().__init__(pipeline)
+        self._trust = trust
         self._variables = variables or {}
         self._tell, self._shown, self._places, self._outside, self._leave = tell, shown, places, outside, leave
 
@@ -111,7 +118,7 @@ class Trial(Walk):
             number = next(n for n, each in enumerate(destination.filters) if _wrong(each))
             fault = Fault(f"trigger.filters[{number}]", jsons.dumps(destination.filters[number]).decode())
             mark = self._places.filter(destination.node, number)
-            self._tell({**about, "outcome": "failed", **self._error(str(error), "config", fault, mark)})
+            self._tell({**about, "outcome": "failed", **self._error(str(error), "config", fault, mark, destination)})
             return []
         wanted = [row for row in rows if all(m.matches(view(row.record, m.attributes)) for m in matchers)]
         outcome = "wanted" if len(wanted) == len(rows) else "wanted in part" if wanted else "not wanted"
@@ -128,19 +135,20 @@ class Trial(Walk):
             matcher = compile_filters([each])
             seen = view(rows[0].record, matcher.attributes)
             names = sorted(matcher.attributes or seen)
+            said = _sql_error(each, seen)
             out.append(
                 {
-                    "filter": each,
+                    "filter": self._named_within(each, destination),
                     "matches": matcher.matches(seen),
-                    "attributes": {name: self._attribute(seen.get(name)) for name in names if name != "data"},
-                    "error": _sql_error(each, seen),
+                    "attributes": {name: self._attribute(name, seen.get(name)) for name in names if name != "data"},
+                    "error": None if said is None else self._shown.text(self._named(said, destination)),
                     "place": _place(self._places.filter(destination.node, n)),
                 }
             )
         return out
 
-    def _attribute(self, value: Any) -> Any:
-        return self._shown.text(value) if isinstance(value, str) else value
+    def _attribute(self, name: str, value: Any) -> Any:
+        return MASKED if value is not None and FIELD.search(name) else self._shown.value(value)
 
     def _step(self, processor: Processor, rows: list[Row], node: str) -> list[Row]:
         about = {"node": node, "step": "processor", "processor": processor.id, "plugin": processor.plugin}
@@ -167,6 +175,8 @@ class Trial(Walk):
         if outcome == "unchanged" and processor.condition and _skipped(processor, kept):
             outcome = "skipped"
         self._tell({**about, "outcome": outcome, **self._made("after", made)})
+        if self._trust is not None and self._trust.brings(processor):
+            return [Row(row.source, row.n, self._shown.masked(row.record)) for row in made]
         return made
 
     def _left_out(self, about: dict[str, Any], rows: list[Row], why: str) -> list[Row]:
@@ -176,28 +186,44 @@ class Trial(Walk):
     def _failed(self, about: dict[str, Any], processor: Processor, rows: list[Row], nack: Nack) -> list[Row]:
         fault = fault_of(processor, [row.record for row in rows], nack.message)
         mark = self._places.processor(nack.node, processor.id, fault.key if fault else "")
-        said = self._error(nack.message, nack.error_class, fault, mark)
+        said = self._error(nack.message, nack.error_class, fault, mark, processor)
         self._tell({**about, "outcome": "failed", "after": [], "after_count": 0, **said})
         return []
 
-    def _error(self, message: str, error_class: str, fault: Fault | None, mark: Mark | None) -> dict[str, Any]:
+    def _error(
+        self, message: str, error_class: str, fault: Fault | None, mark: Mark | None, of: Processor | Destination
+    ) -> dict[str, Any]:
         if fault and mark and fault.line is not None:
             mark = self._places.within(mark, fault.line, fault.column)
         return {
-            "error": self._shown.text(self._named(message)),
+            "error": self._shown.text(self._named(message, of)),
             "error_class": error_class,
-            "fault": {**fault.as_json(), "expression": self._named(fault.expression)} if fault else None,
+            "fault": {**fault.as_json(), "expression": self._expression(fault, of)} if fault else None,
             "place": _place(mark),
         }
 
-    def _named(self, text: str) -> str:
+    def _expression(self, fault: Fault, of: Processor | Destination) -> str:
+        if OPTION.search(fault.key):
+            return MASKED
+        return self._named(fault.expression, of)[:EXPRESSION]
+
+    def _named(self, text: str, of: Processor | Destination) -> str:
+        if self._trust is not None and not self._trust.has_values(of):
+            return text
         for value, name in self._variables.items():
             text = text.replace(value, name)
         return text
 
+    def _named_within(self, value: Any, of: Destination) -> Any:
+        if isinstance(value, dict):
+            return {self._named_within(k, of): self._named_within(v, of) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._named_within(each, of) for each in value]
+        return self._named(value, of)[:EXPRESSION] if isinstance(value, str) else value
+
     def _made(self, name: str, rows: Sequence[Row]) -> dict[str, Any]:
         """Returns records as they are shown, and their number."""
-        some = self._shown.records(row.record.to_opencdc() for row in rows[:SHOWN])
+        some = self._shown.records([row.record.to_opencdc() for row in rows[:SHOWN]])
         return {name: some, f"{name}_count": len(rows)}
 
 

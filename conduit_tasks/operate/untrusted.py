@@ -8,8 +8,8 @@ anyway, with those.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conduit_tasks.pipeline.load import load_text
@@ -17,6 +17,8 @@ from conduit_tasks.pipeline.validate_records import COMPUTING
 from conduit_tasks.record import jsons
 from conduit_tasks.topology import Destination, Pipeline, Processor
 
+Key = tuple[str, frozenset[tuple[str, str]]]
+"""A processor's plugin and settings."""
 WHY = (
     "is not in the file in force with these settings, and a changed text runs only what depends on the record alone: "
     "`conduit records try --file` runs it"
@@ -38,9 +40,31 @@ class Names(Mapping[str, str]):
         return len(os.environ)
 
 
-def trusted(changed: Pipeline, force: Pipeline) -> tuple[Pipeline, Callable[[Processor], str]]:
-    """Returns the changed pipeline with the values in force where it has the same processors and filters, and the
-    function that says why a processor must not run; "": it may. `changed`: loaded with `Names`."""
+@dataclass(frozen=True)
+class Trust:
+    """What of a changed text may run. `force`: keys of the processors in force; `valued`: those of them, and the ids of
+    the destinations, that run with values of variables in their settings or filters."""
+
+    force: frozenset[Key]
+    valued: frozenset[Key | str]
+
+    def why(self, processor: Processor) -> str:
+        """Returns why a processor must not run; "": it may."""
+        return "" if _key(processor) in self.force or _alone(processor) else WHY
+
+    def brings(self, processor: Processor) -> bool:
+        """Returns whether it may bring something into a record that whoever asks does not have: what is to be masked
+        of that must be masked before the next processor, which may encode it."""
+        return _key(processor) in self.valued or not _alone(processor)
+
+    def has_values(self, of: Processor | Destination) -> bool:
+        """Returns whether a processor, or a destination's trigger, holds values of variables."""
+        return (of.id if isinstance(of, Destination) else _key(of)) in self.valued
+
+
+def trusted(changed: Pipeline, force: Pipeline) -> tuple[Pipeline, Trust]:
+    """Returns the changed pipeline with the values in force where it has the same processors and filters, and what of
+    it may run. `changed`: loaded with `Names`."""
     text = Path(force.file).read_text(encoding="utf-8-sig")
     named = next((p for p in load_text(text, force.file, env=Names()).pipelines if p.id == force.id), None)
     real = {_key(n): r for n, r in zip(processors_of(named), processors_of(force), strict=True)} if named else {}
@@ -49,22 +73,20 @@ def trusted(changed: Pipeline, force: Pipeline) -> tuple[Pipeline, Callable[[Pro
     def known(processors: tuple[Processor, ...]) -> tuple[Processor, ...]:
         return tuple(replace(p, settings=real[_key(p)].settings) if _key(p) in real else p for p in processors)
 
-    allowed = {_key(p) for p in processors_of(force)}
-
-    def why(processor: Processor) -> str:
-        return "" if _key(processor) in allowed or _alone(processor) else WHY
-
+    destinations = tuple(
+        replace(d, processors=known(d.processors), filters=filters.get((d.id, _text(d)), d.filters))
+        for d in changed.destinations
+    )
+    valued: set[Key | str] = {_key(r) for key, r in real.items() if key != _key(r)}
+    valued |= {d.id for d, was in zip(destinations, changed.destinations) if d.filters != was.filters}
     return (
         replace(
             changed,
             sources=tuple(replace(s, processors=known(s.processors)) for s in changed.sources),
             processors=known(changed.processors),
-            destinations=tuple(
-                replace(d, processors=known(d.processors), filters=filters.get((d.id, _text(d)), d.filters))
-                for d in changed.destinations
-            ),
+            destinations=destinations,
         ),
-        why,
+        Trust(frozenset(map(_key, processors_of(force))), frozenset(valued)),
     )
 
 
@@ -79,7 +101,7 @@ def _text(destination: Destination) -> bytes:
     return jsons.dumps(list(destination.filters), sort_keys=True)
 
 
-def _key(processor: Processor) -> tuple[str, frozenset[tuple[str, str]]]:
+def _key(processor: Processor) -> Key:
     return processor.plugin, frozenset(processor.settings.items())
 
 

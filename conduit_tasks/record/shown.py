@@ -2,7 +2,7 @@
 
 Masked are fields whose name says that they are secret (`secret_names.FIELD`) and those that the pipeline file lists
 under `mask`; and from then on every other place in which the text of a masked value is found, such as a field that it
-was copied to, or an error that quotes it. What was encoded or hashed in between is not found.
+was copied to, or an error that quotes it. What was encoded or hashed in between is not found (see `record.hidden`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 from conduit_tasks.record import jsons
 from conduit_tasks.record.fields import FieldRef, parse
+from conduit_tasks.record.hidden import MASKED, Hidden
+from conduit_tasks.record.record import Record
 from conduit_tasks.secret_names import FIELD
 
-MASKED = "***"
+__all__ = ["MASKED", "Shown"]
+
 LETTERS, ENTRIES, DEPTH = 2_000, 200, 24
 """Characters of a text, entries of a list or map, and levels of maps and lists, that are shown."""
-SHORTEST, REMEMBERED = 4, 1_000
-"""Least length of masked texts that are looked for elsewhere, and most of them: shorter ones are in everything."""
 
 
 class Shown:
@@ -30,15 +31,16 @@ class Shown:
 
     def __init__(self, mask: Sequence[str] = (), most: int = 2 << 20) -> None:
         self._mask = [parse(text) for text in mask]
-        self._hidden: set[str] = set()
-        self._longest_first: list[str] = []
+        self._hidden = Hidden()
         self._left = most
         self.cut = False
 
     def records(self, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns OpenCDC records as they are shown."""
-        out = []
-        for record in records:
+        out, some = [], list(records)
+        for record in some:
+            self.learn(record)
+        for record in some:
             if self._left <= 0:
                 self.cut = True
                 break
@@ -49,6 +51,42 @@ class Shown:
 
     def record(self, record: dict[str, Any]) -> dict[str, Any]:
         """Returns an OpenCDC record as it is shown; the given one is not changed."""
+        shown = {name: self._short(value) for name, value in self._parts(record).items()}
+        return {
+            "position": shown["Position"],
+            "operation": shown["Operation"],
+            "metadata": shown["Metadata"],
+            "key": shown["Key"],
+            "payload": {"before": shown["Payload.Before"], "after": shown["Payload.After"]},
+        }
+
+    def learn(self, record: dict[str, Any]) -> None:
+        """Takes note of what is masked in a record that is shown later: others may repeat it."""
+        self._parts(record)
+
+    def masked(self, record: Record) -> Record:
+        """Returns the record as it is shown, but whole: for processors that must see no more than whoever asks."""
+        given = record.to_opencdc()
+        parts = {name: self._whole(value) for name, value in self._parts(given).items()}
+        out = record.copy()
+        if parts["Position"] != given["position"]:
+            out.position = MASKED.encode()
+        if parts["Metadata"] != given["metadata"]:
+            own = parts["Metadata"] if isinstance(parts["Metadata"], dict) else {}
+            # None hides what the slice has under this name.
+            out.metadata = {**dict.fromkeys(out.origin.metadata or ()), **own}
+        for name, key, was in (
+            ("key", "Key", given["key"]),
+            ("before", "Payload.Before", given["payload"]["before"]),
+            ("after", "Payload.After", given["payload"]["after"]),
+        ):
+            if parts[key] != was:
+                setattr(out, name, parts[key].encode() if isinstance(parts[key], str) else parts[key])
+        return out
+
+    def _parts(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Returns the parts with what their fields' names mask; all of them, so that what a field holds is known where
+        another repeats it."""
         payload = {"Before": record["payload"]["before"], "After": record["payload"]["after"]}
         parts = {
             "Position": record["position"],
@@ -57,16 +95,22 @@ class Shown:
             "Key": record["key"],
             **{f"Payload.{name}": value for name, value in payload.items()},
         }
-        # First everything is masked, so that what a field holds is known where another repeats it.
-        masked = {name: self._part(name, value) for name, value in parts.items()}
-        shown = {name: self._short(value) for name, value in masked.items()}
-        return {
-            "position": shown["Position"],
-            "operation": shown["Operation"],
-            "metadata": shown["Metadata"],
-            "key": shown["Key"],
-            "payload": {"before": shown["Payload.Before"], "after": shown["Payload.After"]},
-        }
+        return {name: self._part(name, value) for name, value in parts.items()}
+
+    def value(self, value: Any) -> Any:
+        """Returns a value without what is masked in the records so far, and not longer than shown."""
+        return self._short(value)
+
+    def _whole(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self._hidden.within(str(k)): self._whole(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self._whole(each) for each in value]
+        return self._hidden.within(value) if isinstance(value, str) else self._number(value)
+
+    def _number(self, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return MASKED if is_number and str(value) in self._hidden else value
 
     def text(self, text: str) -> str:
         """Returns a text without what is masked in the records so far, and not longer than shown."""
@@ -95,7 +139,9 @@ class Shown:
                 masked = self._named(value)
                 for field in fields:
                     masked = self._at(masked, field.path)
-                return text if masked == value else jsons.dumps(masked).decode()
+                # Of a key given twice the value has one only; the text would show both.
+                known = masked == value and not fields and not FIELD.search(text) and "\\u" not in text
+                return text if known else jsons.dumps(masked).decode()
         return str(self._hide(text)) if fields and text else text
 
     def _named(self, value: Any) -> Any:
@@ -120,18 +166,14 @@ class Shown:
             if isinstance(each, dict | list):
                 left += each.values() if isinstance(each, dict) else each
             elif each is not None and not isinstance(each, bool):
-                text = str(each)
-                if len(text) >= SHORTEST and text != MASKED and len(self._hidden) < REMEMBERED:
-                    self._hidden.add(text)
+                self._hidden.add(str(each))
         return value if value is None or value in ("", {}, []) else MASKED
 
     def _short(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return MASKED if str(value) in self._hidden else value
         if not isinstance(value, dict | list):
-            return value
+            return self._number(value)
         if depth >= DEPTH:
             self.cut = True
             return "…"
@@ -144,11 +186,9 @@ class Shown:
         return {**few, "…": f"{len(value):,} in all"} if len(value) > ENTRIES else few
 
     def _text(self, text: str) -> str:
-        if len(self._longest_first) != len(self._hidden):
-            self._longest_first = sorted(self._hidden, key=len, reverse=True)
-        for hidden in self._longest_first:
-            text = text.replace(hidden, MASKED)
         if len(text) <= LETTERS:
-            return text
+            return self._hidden.within(text)
         self.cut = True
-        return f"{text[: LETTERS // 2]} … {len(text):,} characters in all … {text[-(LETTERS // 4) :]}"
+        head, tail, more = LETTERS // 2, LETTERS // 4, self._hidden.longest
+        begin, end = self._hidden.within(text[: head + more]), self._hidden.within(text[-(tail + more) :])
+        return f"{begin[:head]} … {len(text):,} characters in all … {end[-tail:]}"

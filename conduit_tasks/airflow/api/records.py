@@ -21,9 +21,10 @@ from conduit_tasks.operate.peek import MOST
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["records"])
 
-AT_ONCE, PATIENCE = 2, 5.0
-"""Looks and trials at a time in one process of the server, and seconds that another one waits for its turn."""
-_turns = threading.BoundedSemaphore(AT_ONCE)
+AT_ONCE, WAITING, PATIENCE = 2, 4, 5.0
+"""Looks and trials at a time in one process of the server; others that wait for their turn, and seconds that they do:
+each that waits has a thread of those that serve all of Airflow."""
+_turns, _places = threading.BoundedSemaphore(AT_ONCE), threading.BoundedSemaphore(AT_ONCE + WAITING)
 Text = Annotated[str, Field(max_length=apart.RECORD)]
 
 
@@ -79,12 +80,18 @@ def try_record(pipeline: SeenRecords, body: Try) -> dict[str, Any]:
 @contextmanager
 def _turn() -> Iterator[None]:
     """Bounds what is done at a time. Raises HTTPException 503."""
-    if not _turns.acquire(timeout=PATIENCE):
-        raise HTTPException(503, f"{AT_ONCE} others look at records at the moment; ask again")
+    busy = HTTPException(503, f"{AT_ONCE} others look at records at the moment; ask again")
+    if not _places.acquire(blocking=False):
+        raise busy
     try:
-        yield
+        if not _turns.acquire(timeout=PATIENCE):
+            raise busy
+        try:
+            yield
+        finally:
+            _turns.release()
     finally:
-        _turns.release()
+        _places.release()
 
 
 @router.get("/file")
