@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.operate.ask import Ask
+from conduit_tasks.operate.ask import WRITTEN, Ask
 from conduit_tasks.operate.peek import peek
 from conduit_tasks.record import jsons
 from conduit_tasks.settings import settings
@@ -23,6 +24,8 @@ SECONDS = 20.0
 """Time that a trial has, unless the caller says another."""
 RECORD = 4 << 20
 """Bytes that a record and the text of a file may have."""
+LAST = 4_096
+"""Bytes of the end of stderr that are looked at."""
 
 
 def tried(ask: Ask, seconds: float = SECONDS) -> dict[str, Any]:
@@ -56,24 +59,31 @@ def peeked(pipeline: Pipeline, node: str, last: int, seconds: float = SECONDS) -
 def _ask(ask: Ask, seconds: float) -> tuple[bytes, bytes, bool, int]:
     """Returns what the process says on stdout and stderr, whether it was ended because it was late, and its exit
     code."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "conduit_tasks.operate.try_child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "CONDUIT_HOME": str(settings().home)},
-        start_new_session=True,
-    )
     late = False
-    try:
-        said, errors = process.communicate(orjson.dumps(asdict(ask)), seconds)
-    except subprocess.TimeoutExpired:
-        late = True
-        _end(process)
-        said, errors = process.communicate()
-    finally:
-        _end(process)
-    return said, errors, late, process.returncode
+    # Files, which the process can fill up to a limit of its own, not pipes, which this process would have to hold.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "conduit_tasks.operate.try_child"],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=errors,
+            env={**os.environ, "CONDUIT_HOME": str(settings().home)},
+            start_new_session=True,
+        )
+        try:
+            process.communicate(orjson.dumps(asdict(ask)), seconds)
+        except subprocess.TimeoutExpired:
+            late = True
+            _end(process)
+            process.communicate()
+        finally:
+            _end(process)
+        return _end_of(out, 2 * WRITTEN), _end_of(errors, LAST), late, process.returncode
+
+
+def _end_of(file: IO[bytes], most: int) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+    return file.read(most)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+WRITTEN = 16 << 20
+"""Bytes that the process may answer, and half of what it may write into any file."""
+
 
 @dataclass(frozen=True)
 class Ask:

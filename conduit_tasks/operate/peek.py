@@ -87,7 +87,7 @@ def peek(
         looked += 1
         found = _last(spool, stage, stage_node, wanted - len(seen), budget)
         answers = _Answers(spool, pipeline, stage, stage_node.id) if stage_node.kind == "destinations" else None
-        seen += [(stage, each, answers and answers.of(_seq(stage, each))) for each in found]
+        seen += [(stage, each, answers.of(_seq(stage, each)) if answers else None) for each in found]
         if len(seen) >= wanted or budget.spent:
             break
     # An answer, or a field, may repeat what another record has.

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.operate.ask import Ask
+from conduit_tasks.operate.ask import WRITTEN, Ask
 from conduit_tasks.operate.places import Places, variables
 from conduit_tasks.operate.trying import Entry, Outside, Tell, Trial, entry_of, entry_of_letter
 from conduit_tasks.operate.untrusted import Names, Trust, processors_of, trusted
@@ -91,8 +91,9 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
         # It belongs to the pipeline, not to whoever asks: a changed text could encode what is masked, or ask for it.
         record = shown.masked(record)
     if ask.frames and any(_is_frame(processor) for processor in processors_of(pipeline)):
-        # A JVM needs more.
-        resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
+        # A JVM needs more, and writes what it likes.
+        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+            resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
 
     def leave(processor: Processor) -> str:
         return _left_out(processor, ask, trust)
@@ -229,10 +230,19 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
+    told = 0
+
     def tell(said: dict[str, Any]) -> None:
-        out.write(orjson.dumps(jsons.with_digits(said), default=str, option=orjson.OPT_NON_STR_KEYS) + b"\n")
+        nonlocal told
+        line = orjson.dumps(jsons.with_digits(said), default=str, option=orjson.OPT_NON_STR_KEYS) + b"\n"
+        told += len(line)
+        if told > WRITTEN and "error" not in said:
+            raise ConfigError(f"the answer has more than {WRITTEN >> 20} MiB: try a smaller record")
+        out.write(line)
         out.flush()
 
+    # What code of users logs goes into a file as well.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * WRITTEN, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most), most))
     ask = Ask(**orjson.loads(sys.stdin.buffer.read()))

@@ -74,7 +74,7 @@ class Shown:
         if parts["Metadata"] != given["metadata"]:
             own = parts["Metadata"] if isinstance(parts["Metadata"], dict) else {}
             # None hides what the slice has under this name.
-            out.metadata = {**dict.fromkeys(out.origin.metadata or ()), **own}
+            out.metadata = {**dict.fromkeys(out.origin.metadata or ()), **own}  # type: ignore[dict-item]
         for name, key, was in (
             ("key", "Key", given["key"]),
             ("before", "Payload.Before", given["payload"]["before"]),

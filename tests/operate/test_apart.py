@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ pipelines:
       - {id: stay, plugin: python, settings: {call: "include.code:stay"}, condition: '{{ eq .Metadata.do "stay" }}'}
       - {id: ask, plugin: python, settings: {call: "include.code:ask"}, condition: '{{ eq .Metadata.do "ask" }}'}
       - {id: die, plugin: python, settings: {call: "include.code:die"}, condition: '{{ eq .Metadata.do "die" }}'}
+      - {id: shout, plugin: python, settings: {call: "include.code:shout"}, condition: '{{ eq .Metadata.do "shout" }}'}
       - {id: eat, plugin: python, settings: {call: "include.code:eat"}, condition: '{{ eq .Metadata.do "eat" }}'}
 """
 CODE = """\
@@ -42,6 +44,11 @@ def ask(record):
 
 def die(record):
     os._exit(3)
+
+def shout(record):
+    for n in range(1_000):
+        print("y" * (1 << 20), n, flush=True)
+    return record
 
 def eat(record):
     record.after = {"x": bytearray(64 << 30)}
@@ -102,6 +109,14 @@ def test_calls_over_the_network_are_left_out_unless_they_are_allowed(
         done = next(step for step in answer["steps"] if step["processor"] == "ask")
         assert (done["outcome"], done["after"][0]["metadata"]["half"]) == ("changed", "done")
         server.accept()[0].close()
+
+
+def test_a_function_that_prints_without_end_fails_its_step_and_fills_nobodys_memory(folder: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    last = tried(ask("shout"))["steps"][-1]
+    assert (last["processor"], last["outcome"]) == ("shout", "failed")
+    assert "File too large" in last["error"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kilobytes"
 
 
 def test_what_is_too_large_is_refused_before_a_process_is_started(folder: Path) -> None:
