@@ -560,6 +560,9 @@ def test_one_task_writes_upserts() -> None:
         ({"mode": "upsert", "rows": "opencdc"}, "option 'rows'"),
         ({"catalog.uri": "http://u:SECRET@h/c"}, "option 'catalog.uri' must not hold a user or password"),
         ({"catalog.uri": "postgresql://u:SE@CRET@h/c"}, "option 'catalog.uri' cannot be read"),
+        ({"catalog.type": "in-memory"}, "option 'catalog.type' cannot be 'in-memory'; it is one of rest, sql"),
+        ({"catalog.uri": "sqlite://"}, "option 'catalog.uri' names no file"),
+        ({"catalog.uri": "sqlite:///:memory:"}, "option 'catalog.uri' names no file"),
         ({"catalog.s3.endpoint": "http://u:SECRET@h"}, "option 'catalog.s3.endpoint'"),
         ({"rows-per-commit": "0"}, "option 'rows-per-commit'"),
     ],
@@ -580,7 +583,7 @@ def test_a_catalog_has_an_address_or_a_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"catalog.type": "carrier pigeon"}, ConfigError, "carrier pigeon"),
+        ({"catalog.type": "hive"}, ConfigError, "catalog"),
         ({"catalog.uri": "ftp://h"}, ConfigError, "catalog"),
         ({"catalog.uri": "http://127.0.0.1:1", "catalog.token": "S3CRET"}, Unavailable, "cannot be written"),
         ({"catalog.uri": "postgresql+psycopg2://me:S3CRET@127.0.0.1:1/db"}, Unavailable, "cannot be written"),
