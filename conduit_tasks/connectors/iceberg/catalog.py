@@ -45,7 +45,7 @@ def name_of(settings: Mapping[str, str]) -> str:
 
 
 def check_catalog(settings: Mapping[str, str]) -> None:
-    """Raises ConfigError if the settings name no catalog that lasts, or if an address that messages show holds a password."""
+    """Raises ConfigError if the settings name no catalog that lasts, or if an address that is shown has a password."""
     if not _properties(settings) and NAME not in settings:
         raise ConfigError("iceberg: option 'catalog.uri' is missing: the catalog's address, such as sqlite:///c.db")
     kind, uri = settings.get(f"{CATALOG}type", "").strip().lower(), settings.get(f"{CATALOG}uri", "")
