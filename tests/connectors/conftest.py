@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.connectors.redis_entries import Memory
 
 if TYPE_CHECKING:
     from benchmarks.kafka_server import KafkaServer
+    from tests.connectors.iceberg_lake import Lake
+    from tests.connectors.iceberg_server import IcebergServer
     from tests.connectors.kafka import Kafka
     from tests.connectors.moto_server import MotoServer
     from tests.connectors.postgres import PostgresServer
@@ -107,3 +110,33 @@ def reader(redis_server: RedisServer) -> Iterator[Any]:
     yield build
     for source in made:
         source.close()
+
+
+@pytest.fixture(scope="session")
+def iceberg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergServer]:
+    """The session's one REST catalog of Iceberg."""
+    from tests.connectors.iceberg_server import IcebergServer
+
+    made = IcebergServer(tmp_path_factory.mktemp("rest")).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def lake(home: Path) -> Iterator[Lake]:
+    """An Iceberg table, in a SQL catalog."""
+    from tests.connectors.iceberg_lake import in_sqlite
+
+    made = in_sqlite(home)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sql", "rest"])
+def either(request: pytest.FixtureRequest, home: Path) -> Iterator[Lake]:
+    """An Iceberg table, in a catalog of each kind."""
+    from tests.connectors.iceberg_lake import in_rest, in_sqlite
+
+    made = in_sqlite(home) if request.param == "sql" else in_rest(request.getfixturevalue("iceberg_server").uri)
+    yield made
+    made.close()

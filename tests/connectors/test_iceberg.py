@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, DayTransform, Transform
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import BatchDestination
@@ -24,100 +19,11 @@ from conduit_tasks.connectors.iceberg.commit import Commit
 from conduit_tasks.connectors.iceberg.connector import IcebergDestination
 from conduit_tasks.connectors.rows import ShardName
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
-from conduit_tasks.record.record import Record
-from tests.connectors.iceberg_server import IcebergServer
+from tests.connectors.iceberg_lake import SQL, Lake
 from tests.connectors.test_delta import rows
 from tests.connectors.test_shard_files import rows as rows_of_shard
 
-SQL = {"table": "lake.t", "catalog.uri": "sqlite:///c.db", "catalog.warehouse": "wh"}
-
-
-class Lake:
-    """The catalog, as another program opens it, and destinations that write to its table."""
-
-    def __init__(self, catalog: Catalog, settings: dict[str, str]) -> None:
-        self.catalog, self.settings = catalog, settings
-        self._made: list[IcebergDestination] = []
-
-    def destination(self, shard: ShardName | None = None, **settings: str) -> IcebergDestination:
-        made = IcebergDestination({**self.settings, **{n.replace("_", "-"): value for n, value in settings.items()}})
-        made.pipeline, made.connector, made.shard = "p", "to", shard
-        made.open(None)
-        self._made.append(made)
-        return made
-
-    def upserts(self, key: str = "id", **settings: str) -> IcebergDestination:
-        return self.destination(mode="upsert", key=key, **settings)
-
-    @property
-    def table(self) -> Table:
-        return self.catalog.load_table(self.settings["table"])
-
-    def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.table.scan().to_arrow().to_pylist()
-        return found
-
-    def numbers(self) -> list[int]:
-        return sorted(row["n"] for row in self.rows())
-
-    def by_id(self) -> dict[Any, Any]:
-        found = self.rows()
-        assert len({row["id"] for row in found}) == len(found), "a row per key"
-        return {row["id"]: row.get("v") for row in found}
-
-    def close(self) -> None:
-        for made in self._made:
-            made.close()
-        self.catalog.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergServer]:
-    made = IcebergServer(tmp_path_factory.mktemp("rest")).start()
-    yield made
-    made.stop()
-
-
-def in_sqlite(home: Path) -> Lake:
-    return Lake(load_catalog("default", uri=f"sqlite:///{home}/c.db", warehouse=str(home / "wh")), SQL)
-
-
-@pytest.fixture
-def lake(home: Path) -> Iterator[Lake]:
-    made = in_sqlite(home)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["sql", "rest"])
-def either(request: pytest.FixtureRequest, home: Path) -> Iterator[Lake]:
-    """A table in a catalog of each kind."""
-    if request.param == "sql":
-        made = in_sqlite(home)
-    else:
-        uri = request.getfixturevalue("server").uri
-        settings = {"table": f"lake.t{uuid.uuid4().hex}", "catalog.uri": uri, "catalog.name": "rest"}
-        made = Lake(load_catalog("rest", uri=uri), settings)
-    yield made
-    made.close()
-
-
-def changed(*changes: tuple[str, Any, Any] | Record, **more: Any) -> Any:
-    """Rows of changes: an operation, the payload before and after."""
-    made = rows(*({"n": n} for n in range(len(changes))), **more)
-    records = [
-        each if isinstance(each, Record) else Record(b"%d" % n, each[0], before=each[1], after=each[2])
-        for n, each in enumerate(changes)
-    ]
-
-    class Changed(type(made)):  # type: ignore[misc]  # as they would be in the batch
-        def records(self) -> list[Record]:
-            return records
-
-    return Changed(**made.__dict__)
-
-
-# -- appended ------------------------------------------------------------------------------------------------------
+pytestmark = pytest.mark.xdist_group("iceberg")
 
 
 @pytest.mark.parametrize("more", [{}, {"mode": "upsert", "key": "id"}])
@@ -342,151 +248,6 @@ def test_a_new_table_has_the_properties_that_the_file_names(lake: Lake) -> None:
     assert made.properties["conduit/p/lake/0"] == "1"
 
 
-# -- upserted ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partition_by", ["", "v"])
-def test_the_last_record_of_a_key_is_its_row(lake: Lake, partition_by: str) -> None:
-    out = lake.upserts(partition_by=partition_by)
-    out.write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "c"}, numbered=False))
-    assert lake.by_id() == {1: "c", 2: "b"}
-    out.write(rows({"id": 2, "v": "d"}, {"id": 3, "v": "e"}, numbered=False))
-    assert lake.by_id() == {1: "c", 2: "d", 3: "e"}
-    # The table knows its key, so that others need not be told
-    lake.destination(mode="upsert").write(rows({"id": 3}, numbered=False))
-    assert lake.by_id() == {1: "c", 2: "d", 3: None}
-
-
-@pytest.mark.parametrize("transform", [DayTransform(), BucketTransform(4)])
-def test_rows_move_between_the_partitions_of_a_table_that_is_there(lake: Lake, transform: Transform[Any, Any]) -> None:
-    lake.catalog.create_namespace("lake")
-    schema = pa.schema(
-        [pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC")), pa.field("v", pa.string())]
-    )
-    with lake.catalog.create_table("lake.t", schema).update_spec() as update:
-        update.add_field("at", transform, "part")
-    out = lake.upserts()
-    out.write(rows({"id": 1, "at": "2026-01-01T00:00:00Z", "v": "a"}, {"id": 2, "at": "2026-01-02T00:00:00Z"}))
-    out.write(rows({"id": 2, "at": "2026-01-03T00:00:00Z", "v": "b"}, {"id": 3, "at": None}, first=3))
-    assert lake.by_id() == {1: "a", 2: "b", 3: None}
-
-
-def test_deletes_and_changed_keys_are_applied_in_their_order(either: Lake) -> None:
-    out = either.upserts()
-    # A table that is not there has nothing to delete
-    out.write(changed(("delete", {"id": 1}, None)))
-    with pytest.raises(NoSuchTableError):
-        _ = either.table
-    out.write(rows(*({"id": n, "v": str(n)} for n in range(6)), numbered=False))
-    out.write(
-        changed(
-            ("delete", {"id": 0}, None),
-            ("delete", {"id": 1}, None),
-            ("create", None, {"id": 1, "v": "again"}),
-            ("create", None, {"id": 9, "v": "new"}),
-            ("delete", {"id": 9}, None),
-            ("update", {"id": 2, "v": "2"}, {"id": 7, "v": "moved"}),
-            Record(b"k", "delete", key={"id": 3}),
-            Record(b"r", "delete", key=b"4"),
-            Record(b"u", "update", key={"id": 5}, after={"v": "of its key"}),
-            numbered=False,
-        )
-    )
-    assert either.by_id() == {1: "again", 5: "of its key", 7: "moved"}
-    out.write(changed(("delete", {"id": 77}, None), numbered=False))
-    out.write(
-        changed(
-            ("create", None, {"id": 8, "v": "goes"}),
-            Record(b"t", "delete", {"postgres.truncate": "true"}),
-            ("create", None, {"id": 6, "v": "stays"}),
-            numbered=False,
-        )
-    )
-    assert either.by_id() == {6: "stays"}
-
-
-def test_a_key_of_several_columns_is_exactly_that(either: Lake) -> None:
-    """Given rows that have one part of a key each, then only those that have both are replaced or deleted."""
-    out = either.upserts("shop, id")
-    pairs = [(shop, n) for shop in ("x", "y") for n in range(3)]
-    out.write(rows(*({"shop": shop, "id": n, "v": 0, "w": {"a": n}} for shop, n in pairs), numbered=False))
-    out.write(
-        changed(
-            ("create", None, {"shop": "x", "id": 1, "v": 1, "new": "column"}),
-            ("delete", {"shop": "y", "id": 2}, None),
-            numbered=False,
-        )
-    )
-    found = {(row["shop"], row["id"]): (row["v"], row["w"], row["new"]) for row in either.rows()}
-    assert len(either.rows()) == 5
-    assert found[("x", 1)] == (1, None, "column")
-    assert {key: row for key, row in found.items() if key != ("x", 1)} == {
-        (shop, n): (0, {"a": n}, None) for shop, n in pairs if (shop, n) not in (("x", 1), ("y", 2))
-    }
-
-
-def test_keys_are_the_same_if_the_table_says_so_however_they_are_written(lake: Lake) -> None:
-    lake.catalog.create_namespace("lake")
-    schema = pa.schema([pa.field("id", pa.timestamp("us", "UTC")), pa.field("v", pa.string())])
-    lake.catalog.create_table("lake.t", schema)
-    out = lake.upserts()
-    out.write(rows({"id": "2026-01-01T00:00:00Z", "v": "a"}, {"id": "2026-01-01T01:00:00+01:00", "v": "b"}))
-    out.write(rows({"id": "2026-01-01T02:00:00+02:00", "v": "c"}, first=3))
-    assert list(lake.by_id().values()) == ["c"]
-
-
-def test_more_keys_than_statistics_look_at_are_found_all(lake: Lake) -> None:
-    out = lake.upserts()
-    out.write(rows(*({"id": n, "v": "old"} for n in range(600)), numbered=False))
-    out.write(rows(*({"id": n, "v": "new"} for n in range(150, 450)), numbered=False))
-    found = lake.by_id()
-    assert sorted(n for n, v in found.items() if v == "new") == list(range(150, 450))
-    assert len(found) == 600
-
-
-@pytest.mark.proves("B8", "O5", "I4")
-def test_upserts_that_come_again_put_nothing_back_and_others_rows_are_seen(either: Lake) -> None:
-    """Given a write that comes again after another program changed a row, then its row stays; and of a write that was
-    prepared before, what it replaces is looked for again."""
-    either.upserts().write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "b"}))
-    one, other = either.upserts(), either.upserts()
-    one.write(rows({"id": 1, "v": "c"}, {"id": 5, "v": "f"}, numbered=False))
-    other.write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 5, "v": "e"}))
-    assert either.by_id() == {1: "c", 2: "b", 5: "e"}
-
-
-@pytest.mark.proves("I4")
-def test_of_two_upserts_of_one_key_into_an_empty_table_the_later_one_replaces_the_earlier_one(lake: Lake) -> None:
-    """Given a table without a snapshot, in which neither finds anything to replace."""
-    lake.catalog.create_namespace("lake")
-    lake.catalog.create_table("lake.t", pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())]))
-    one, other = lake.upserts(), lake.upserts()
-    one.write(rows({"id": 1, "v": "a"}, numbered=False))
-    other.write(rows({"id": 1, "v": "b"}, numbered=False))
-    assert lake.by_id() == {1: "b"}
-
-
-def test_records_that_are_no_change_of_a_row_are_refused(lake: Lake) -> None:
-    out = lake.upserts()
-    out.write(rows({"id": 1, "v": "a"}, numbered=False))
-    for record, said in (
-        (Record(b"1", after={"v": 1}), "no id, which is the key"),
-        (Record(b"1", after={"id": None}), "no id, which is the key"),
-        (Record(b"1", "delete", before={"v": 1}), "a delete names no id"),
-        (Record(b"1", "delete", key=b"\xff"), "a delete names no id"),
-        (Record(b"1", after=b"raw"), "no row"),
-        (Record(b"1", after={"id": "x"}), "field 'id' is no int64"),
-        (Record(b"1", "update", {"postgres.unchanged": "v"}, after={"id": 1}), "REPLICA IDENTITY FULL"),
-    ):
-        with pytest.raises(Refused, match=said):
-            out.write(changed(record, numbered=False))
-    assert lake.by_id() == {1: "a"}
-    lake.destination().write(rows({"id": 2, "x": 1.5}, numbered=False))
-    for key, said in (("w", "no column w"), ("x", "'x' is of type double, which cannot be a key")):
-        with pytest.raises(ConfigError, match=said):
-            lake.upserts(key).write(changed(("delete", {key: 1.5}, None), numbered=False))
-
-
 # -- several tasks -------------------------------------------------------------------------------------------------
 
 
@@ -560,6 +321,9 @@ def test_one_task_writes_upserts() -> None:
         ({"mode": "upsert", "rows": "opencdc"}, "option 'rows'"),
         ({"catalog.uri": "http://u:SECRET@h/c"}, "option 'catalog.uri' must not hold a user or password"),
         ({"catalog.uri": "postgresql://u:SE@CRET@h/c"}, "option 'catalog.uri' cannot be read"),
+        ({"catalog.type": "in-memory"}, "option 'catalog.type' cannot be 'in-memory'; it is one of rest, sql"),
+        ({"catalog.uri": "sqlite://"}, "option 'catalog.uri' names no file"),
+        ({"catalog.uri": "sqlite:///:memory:"}, "option 'catalog.uri' names no file"),
         ({"catalog.s3.endpoint": "http://u:SECRET@h"}, "option 'catalog.s3.endpoint'"),
         ({"rows-per-commit": "0"}, "option 'rows-per-commit'"),
     ],
@@ -580,7 +344,7 @@ def test_a_catalog_has_an_address_or_a_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"catalog.type": "carrier pigeon"}, ConfigError, "carrier pigeon"),
+        ({"catalog.type": "hive"}, ConfigError, "catalog"),
         ({"catalog.uri": "ftp://h"}, ConfigError, "catalog"),
         ({"catalog.uri": "http://127.0.0.1:1", "catalog.token": "S3CRET"}, Unavailable, "cannot be written"),
         ({"catalog.uri": "postgresql+psycopg2://me:S3CRET@127.0.0.1:1/db"}, Unavailable, "cannot be written"),

@@ -23,6 +23,9 @@ CONFLICTS = 10
 """Further attempts at a commit of a shard after others came first, besides those of the library (15), which need no new
 look at the table."""
 
+_INVALID = "Invalid data found"
+"""How the library says that rows break a constraint: it has no error of its own for that."""
+
 
 class _Conflict(Unavailable):
     """Another writer changed the table at the same moment."""
@@ -154,28 +157,22 @@ class DeltaDestination(BatchDestination):
         return had, [transaction(seal, rows.seal), transaction(records, rows.last + 1)]
 
     def _fitting(self, table: pa.Table) -> pa.Table:
-        """Returns the rows in the table's own types. New columns without any value have no type, and are left out."""
+        """Returns the rows in the table's own types, with columns, and fields within them, for what is new. What has no
+        value yet has no type either, and is left out. Raises Refused."""
         import pyarrow as pa
 
-        known = {} if self._table is None else {f.name: f.type for f in pa.schema(self._table.schema().to_arrow())}
+        from conduit_tasks.connectors.arrow_fit import cast, missing, valued, widened
+
+        known = pa.schema([] if self._table is None else self._table.schema().to_arrow())
+        new = list(missing((), pa.struct(known), pa.struct(table.schema)))
+        if new and self._table is not None and self.settings["schema"] == "fixed":
+            raise Refused(f"the table has no column '{'.'.join(new[0][0])}'; add it, or write 'schema: merge'")
         columns: dict[str, Any] = {}
-        names = {name.casefold(): name for name in known}
         for name in table.column_names:
             column = table.column(name)
-            if not pa.types.is_null(column.type) and (same := names.setdefault(name.casefold(), name)) != name:
-                raise Refused(
-                    f"fields '{same}' and '{name}' differ in case only, which columns of a Delta table cannot"
-                )
-            if name in known:
-                try:
-                    column = column.cast(known[name])
-                except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                    raise Refused(f"field '{name}' is no {known[name]}, as the column is: {error}") from None
-            elif pa.types.is_null(column.type):
-                continue
-            elif self._table is not None and self.settings["schema"] == "fixed":
-                raise Refused(f"the table has no column '{name}'; add it, or write 'schema: merge'")
-            columns[name] = column
+            type_ = widened(known.field(name).type, column.type) if name in known.names else valued(column.type)
+            if type_ is not None:
+                columns[name] = cast(name, column, type_)
         if not columns:
             raise Refused("no field of the payload has a value")
         return pa.table(columns)
@@ -216,6 +213,8 @@ class DeltaDestination(BatchDestination):
         except deltalake.exceptions.CommitFailedError as error:
             raise _Conflict(str(self._unavailable(error))) from None
         except (OSError, deltalake.exceptions.DeltaError) as error:
+            if _INVALID in str(error):
+                raise Refused("a row breaks a constraint of the table (a column that is NOT NULL, or CHECK)") from None
             raise self._unavailable(error) from None
 
     def _unavailable(self, error: Exception) -> Unavailable:

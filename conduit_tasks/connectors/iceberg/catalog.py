@@ -20,6 +20,8 @@ CATALOG = "catalog."
 NAME = "catalog.name"
 """The name of the catalog; a SQL catalog keeps its tables under it."""
 DEFAULT_NAME = "default"
+TYPES = ("rest", "sql", "hive", "glue", "dynamodb", "bigquery")
+"""Kinds of catalogs that pyiceberg has, but the one in memory, which is gone with its process."""
 _POSTGRES = "postgresql+psycopg2"
 _SHOWN = frozenset({"name", "type", "warehouse", "prefix"})
 """Properties that may be in a message, besides regions and addresses."""
@@ -43,9 +45,14 @@ def name_of(settings: Mapping[str, str]) -> str:
 
 
 def check_catalog(settings: Mapping[str, str]) -> None:
-    """Raises ConfigError if the settings name no catalog, or if an address that messages show holds a password."""
+    """Raises ConfigError if the settings name no catalog that lasts, or if an address that is shown has a password."""
     if not _properties(settings) and NAME not in settings:
         raise ConfigError("iceberg: option 'catalog.uri' is missing: the catalog's address, such as sqlite:///c.db")
+    kind, uri = settings.get(f"{CATALOG}type", "").strip().lower(), settings.get(f"{CATALOG}uri", "")
+    if kind and kind not in TYPES:
+        raise ConfigError(f"iceberg: option 'catalog.type' cannot be '{kind}'; it is one of {', '.join(TYPES)}")
+    if uri.startswith("sqlite") and not _file_of(uri):
+        raise ConfigError("iceberg: option 'catalog.uri' names no file, so the catalog would be gone with its process")
     for name, value in settings.items():
         if name.startswith(CATALOG) and "://" in value:
             if _is_sql(value):
@@ -142,11 +149,9 @@ def _properties(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _file_of(uri: str) -> str:
     """Returns the SQLite file of an address; "" if there is none."""
-    scheme, slashes, path = uri.partition(":///")
+    scheme, _, path = uri.partition(":///")
     file = path.partition("?")[0]
-    return (
-        file if slashes and scheme.partition("+")[0] == "sqlite" and not file.startswith((":memory:", "file:")) else ""
-    )
+    return "" if scheme.partition("+")[0] != "sqlite" or file.startswith((":memory:", "file:")) else file
 
 
 def _is_sql(uri: str) -> bool:

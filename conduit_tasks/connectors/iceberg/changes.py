@@ -11,7 +11,7 @@ from pyiceberg import expressions
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 
-from conduit_tasks.connectors.iceberg.columns import cast
+from conduit_tasks.connectors.arrow_fit import cast
 from conduit_tasks.errors import ConfigError, Refused
 from conduit_tasks.record.record import Record
 

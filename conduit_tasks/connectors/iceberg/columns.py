@@ -26,25 +26,21 @@ from pyiceberg.types import (
     StructType,
 )
 
+from conduit_tasks.connectors.arrow_fit import cast, missing
 from conduit_tasks.errors import ConfigError, Refused
 
-Path = tuple[str, ...]
 
-
-def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType | None:
-    """Returns the type of a column for values of JSON; None if they have none. Raises Refused."""
-    if pa.types.is_null(type_):
-        return None
+def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType:
+    """Returns the type of a column for values of JSON, which have types (`valued`). Raises Refused."""
     if pa.types.is_struct(type_):
         fields = [(field.name, type_of(field.type, ids)) for field in type_]
-        typed = [NestedField(next(ids), name, of, required=False) for name, of in fields if of is not None]
-        return StructType(*typed) if typed else None
+        return StructType(*(NestedField(next(ids), name, of, required=False) for name, of in fields))
     if pa.types.is_list(type_):
         element = type_of(type_.value_type, ids)
-        return None if element is None else ListType(next(ids), element, element_required=False)
+        return ListType(next(ids), element, element_required=False)
     if pa.types.is_map(type_):
         value = type_of(type_.item_type, ids)
-        return None if value is None else MapType(next(ids), StringType(), next(ids), value, value_required=False)
+        return MapType(next(ids), StringType(), next(ids), value, value_required=False)
     for fits, of in _SIMPLE:
         if fits(type_):
             return of
@@ -67,18 +63,16 @@ def new_schema(table: pa.Table, key: Sequence[str], by: Sequence[str]) -> tuple[
     """
     ids = count(1)
     fields: dict[str, NestedField] = {}
-    for name in table.column_names:
-        of = type_of(table.schema.field(name).type, ids)
-        if of is not None:
-            _check_case(name, fields)
-            fields[name] = NestedField(next(ids), name, of, required=name in key)
+    for name, of in missing((), pa.struct([]), pa.struct(table.schema)):
+        typed = type_of(of, ids)
+        fields[name[0]] = NestedField(next(ids), name[0], typed, required=name[0] in key)
     if not fields:
         raise Refused("no field of the payload has a value")
-    if missing := [name for name in key if name not in fields]:
-        raise Refused(f"the record has no {', '.join(missing)}, which is the key of the table")
-    if missing := [name for name in by if name not in fields]:
+    if absent := [name for name in key if name not in fields]:
+        raise Refused(f"the record has no {', '.join(absent)}, which is the key of the table")
+    if absent := [name for name in by if name not in fields]:
         raise ConfigError(
-            f"iceberg: option 'partition-by' names {', '.join(missing)}, which the first records do not have"
+            f"iceberg: option 'partition-by' names {', '.join(absent)}, which the first records do not have"
         )
     parts = [
         PartitionField(fields[name].field_id, PARTITION_FIELD_ID_START + n, IdentityTransform(), name)
@@ -91,39 +85,15 @@ def new_schema(table: pa.Table, key: Sequence[str], by: Sequence[str]) -> tuple[
 def grow(transaction: Any, table: pa.Table, fixed: bool) -> None:
     """Adds columns, and fields within columns, that the rows have values for and the table does not have. Raises
     Refused if the columns are `fixed`."""
-    schema: Schema = transaction.table_metadata.schema()
-    arrow = pa.struct([table.schema.field(name) for name in table.column_names])
-    missing = list(_missing((), schema.as_struct(), arrow))
-    if not missing:
+    there = pa.struct(transaction.table_metadata.schema().as_arrow())
+    new = list(missing((), there, pa.struct(table.schema)))
+    if not new:
         return
     if fixed:
-        raise Refused(f"the table has no column '{'.'.join(missing[0][0])}'; add it, or write 'schema: merge'")
+        raise Refused(f"the table has no column '{'.'.join(new[0][0])}'; add it, or write 'schema: merge'")
     with transaction.update_schema() as update:
-        for path, of in missing:
-            update.add_column(path, of)
-
-
-def _missing(path: Path, of: IcebergType, arrow: pa.DataType) -> Iterator[tuple[Path, IcebergType]]:
-    """Yields what rows of a type have and a column does not. Types that do not go together are left to `fitted`."""
-    if isinstance(of, StructType) and pa.types.is_struct(arrow):
-        fields = {field.name: field.field_type for field in of.fields}
-        for field in arrow:
-            if field.name in fields:
-                yield from _missing((*path, field.name), fields[field.name], field.type)
-            elif (new := type_of(field.type, count(1))) is not None:
-                _check_case(field.name, fields)
-                fields[field.name] = new
-                yield (*path, field.name), new
-    elif isinstance(of, ListType) and pa.types.is_list(arrow):
-        yield from _missing((*path, "element"), of.element_type, arrow.value_type)
-    elif isinstance(of, MapType) and pa.types.is_map(arrow):
-        yield from _missing((*path, "value"), of.value_type, arrow.item_type)
-
-
-def _check_case(name: str, others: Any) -> None:
-    for other in others:
-        if other != name and other.casefold() == name.casefold():
-            raise Refused(f"fields '{other}' and '{name}' differ in case only, which columns of a table cannot")
+        for path, of in new:
+            update.add_column(path, type_of(of, count(1)))
 
 
 def fitted(schema: Schema, table: pa.Table) -> pa.Table:
@@ -141,29 +111,3 @@ def fitted(schema: Schema, table: pa.Table) -> pa.Table:
             raise Refused(f"field '{field.name}' has no value, and the table's column requires one")
         columns.append(column)
     return pa.table(columns, schema=types)
-
-
-def cast(name: str, column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> Any:
-    """Returns values in the type of a column. Raises Refused if one does not fit."""
-    try:
-        return column.cast(_decimals_as_text(column.type, type_)).cast(type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Refused(f"field '{name}' is no {type_}, as the column is: {error}") from None
-
-
-def _decimals_as_text(type_: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """Returns the type of values with text wherever a decimal is wanted: from a double digits would be cut off without
-    a word, and a small whole number would have no room."""
-    if pa.types.is_decimal(wanted):
-        return type_ if pa.types.is_decimal(type_) or pa.types.is_nested(type_) else pa.string()
-    if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
-        there = {field.name: field.type for field in wanted}
-        return pa.struct(
-            [
-                field.with_type(_decimals_as_text(field.type, there[field.name])) if field.name in there else field
-                for field in type_
-            ]
-        )
-    if pa.types.is_list(type_) and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
-        return pa.list_(_decimals_as_text(type_.value_type, wanted.value_type))
-    return type_
