@@ -7,6 +7,7 @@ was copied to, or an error that quotes it. What was encoded or hashed in between
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -140,8 +141,7 @@ class Shown:
                 for field in fields:
                     masked = self._at(masked, field.path)
                 # Of a key given twice the value has one only; the text would show both.
-                known = masked == value and not fields and not FIELD.search(text) and "\\u" not in text
-                return text if known else jsons.dumps(masked).decode()
+                return text if masked == value and not _repeats_a_key(text) else jsons.dumps(masked).decode()
         return str(self._hide(text)) if fields and text else text
 
     def _named(self, value: Any) -> Any:
@@ -192,3 +192,15 @@ class Shown:
         head, tail, more = LETTERS // 2, LETTERS // 4, self._hidden.longest
         begin, end = self._hidden.within(text[: head + more]), self._hidden.within(text[-(tail + more) :])
         return f"{begin[:head]} … {len(text):,} characters in all … {end[-tail:]}"
+
+
+def _repeats_a_key(text: str) -> bool:
+    """Returns whether an object in this JSON has a key twice."""
+    found = False
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal found
+        found = found or len({name for name, _ in pairs}) < len(pairs)
+
+    json.loads(text, object_pairs_hook=once)
+    return found

@@ -88,3 +88,9 @@ def test_of_many_large_records_the_last_are_left_out() -> None:
     of = Shown(most=5_000)
     assert len(of.records(record({"a": "x" * 1_000}) for _ in range(100))) == 5
     assert of.cut
+
+
+def test_a_key_given_twice_in_raw_json_shows_neither_value() -> None:
+    assert shown('{"password": "first one", "password": ""}') == '{"password":""}'
+    assert shown('{"a": {"token": "first one", "token": null}}') == '{"a":{"token":null}}'
+    assert shown('{"a": 1.50, "b": [{"a": 2}]}') == '{"a": 1.50, "b": [{"a": 2}]}'
