@@ -17,7 +17,7 @@ _NAMES = re.compile(r"(\$\{\w+\}|\s|Bearer|Basic)*")
 _HOST = re.compile(r"[^:]*|\[[0-9A-Fa-f:.]*\](:\d+)?|[^:]*:(\d*|\$\{\w+\})|[^:]*(:\d+)?(,[^:]*(:\d+)?)*")
 _NAME = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|credential|api[-_. ]?key|access[-_. ]?key)"
 _WORTH = re.compile(
-    rf"://[^/\s]*:[^/\s]*@|\$\{{[^}}]*(?:{_NAME}|key)[^}}]*:-[^}}]|{_NAME}[\w.-]*=[^\s=$;{{(\[]",
+    rf"://[^/\s:]*:[^/\s@]*@|\$\{{[^}}]{{0,64}}?(?:{_NAME}|key)[^}}]{{0,64}}?:-[^}}]|{_NAME}[\w.-]{{0,64}}=[^\s=$;{{(\[]",
     re.IGNORECASE,
 )
 """Texts with a secret somewhere within: an address with a password, the default of a secret variable, `password=…`."""
