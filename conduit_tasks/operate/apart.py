@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def tried(ask: Ask, seconds: float = SECONDS) -> dict[str, Any]:
         if text is not None and len(text.encode(errors="replace")) > RECORD:
             raise ConfigError(f"the {what} has more than {RECORD >> 20} MiB: try a smaller one")
     said, errors, late, code = _ask(ask, seconds)
-    return _answer(said, errors, seconds if late else None, code)
+    why = f"took longer than {seconds:g} s" if late else f"ended its process ({_how(code, errors, ask.own)})"
+    return _answer(said, why, late)
 
 
 def peeked(pipeline: Pipeline, node: str, last: int, seconds: float = SECONDS) -> dict[str, Any]:
@@ -92,7 +94,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _answer(said: bytes, errors: bytes, late: float | None, code: int) -> dict[str, Any]:
+def _answer(said: bytes, why: str, late: bool) -> dict[str, Any]:
+    """`why`: what is said if the process ended before its answer did."""
     out: dict[str, Any] = {"steps": [], "findings": [], "cut": False, "error": None}
     begun: dict[str, Any] | None = None
     whole = False
@@ -111,7 +114,6 @@ def _answer(said: bytes, errors: bytes, late: float | None, code: int) -> dict[s
             out |= {name: value for name, value in each.items() if name != "end"}
     if whole:
         return out
-    why = f"took longer than {late:g} s" if late else f"ended its process ({_how(code, errors)})"
     if begun is None:
         out["error"] = f"the trial {why}"
         return out
@@ -120,8 +122,13 @@ def _answer(said: bytes, errors: bytes, late: float | None, code: int) -> dict[s
     return out
 
 
-def _how(code: int, errors: bytes) -> str:
+def _how(code: int, errors: bytes, own: bool) -> str:
+    """`own`: whoever asks may see what a process of this user prints; others see an error's name only, as its message
+    may hold parts of a record."""
     if code < 0:
         return signal.Signals(-code).name
     last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+    if not own:
+        named = re.match(r"[\w.]{1,200}(?=:|$)", last)
+        last = named[0] if named else ""
     return last[:500] or f"exit code {code}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
@@ -223,13 +223,8 @@ def _left_out(processor: Processor, ask: Ask, trust: Trust | None) -> str:
     return f"{said}: allow calls to have it do so" if said and not ask.calls else ""
 
 
-def main() -> None:
-    """Answers one question."""
-    end_with_parent()
-    # What code of users prints must not get between the answers.
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-
+def answer(asked: bytes, out: IO[bytes], guard: Callable[[], Outside]) -> None:
+    """Answers one question, the JSON of an `Ask`, by a line for each step."""
     told = 0
 
     def tell(said: dict[str, Any]) -> None:
@@ -241,15 +236,23 @@ def main() -> None:
         out.write(line)
         out.flush()
 
+    ask = Ask(**orjson.loads(asked))
+    try:
+        run(ask, tell, Outside(nullcontext()) if ask.calls else guard())
+    except ConduitError as error:
+        tell({"error": str(error)})
+
+
+def main() -> None:
+    end_with_parent()
+    # What code of users prints must not get between the answers.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     # What code of users logs goes into a file as well.
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * WRITTEN, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most), most))
-    ask = Ask(**orjson.loads(sys.stdin.buffer.read()))
-    try:
-        run(ask, tell, Outside(nullcontext()) if ask.calls else Guard().outside)
-    except ConduitError as error:
-        tell({"error": str(error)})
+    answer(sys.stdin.buffer.read(), out, lambda: Guard().outside)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +21,18 @@ from tests.fuzz.hostile import EXAMPLES, TEXT, ending, fuzzed, json_like
 __all__ = ["airflow", "api", "delivered", "receivers"]
 
 PART, TIME = "data/a.jsonl", "2020-01-01T00:00:00Z"
+FILE = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl}}
+      - {id: file, type: destination, plugin: log}
+    processors:
+      - {id: set, plugin: field.set, settings: {field: .Metadata.home, value: "1"}}
+"""
+ALONE = ("record", "letter", "place")
+"""Fields of which a body has one."""
 SOUND: dict[str, Any] = {
     "q": "p", "status": "running", "dag": "p", "offset": 0, "limit": 9, "since": TIME, "until": "2099-01-01",
     "key": "k",
@@ -28,6 +42,7 @@ SOUND: dict[str, Any] = {
     "to": "2030-01-01", "destinations": ["web"], "what": "all", "force": True, "deadline": 1,
     "seconds": 600, "attention": True, "sort": "attention", "state": "open", "issue_id": "0123456789ab",
     "issue": "0123456789ab", "issues": [],
+    "node": "", "last": 9, "record": '{"payload": {"after": {"n": 1}}}', "letter": None, "place": None, "file": FILE,
 }  # fmt: skip
 """Parameter, or field of a body → a value that is right; every one that a route has is here."""
 TIMES = [
@@ -36,6 +51,11 @@ TIMES = [
 ]  # fmt: skip
 NUMBERS = [-1, 2**63, 10**30, "9" * 5_000, 1e300, float("nan"), float("-inf"), "1_0", "٣"]
 TEXTS = ["\0", "\ud800", "a\0b", "x" * 100_000, "../..", "%", ""]
+PLACES = [
+    *("processors/1/0/0/0", "sources.in/1/0/0/0", "destinations.web/1/0/3/0", "destinations.web/9/9/9/9", "a/1/1/1/1"),
+    *("sources./1/0/0/0", f"{'9' * 18}/1/1/1/1", f"sources.in/{'9' * 18}/0/0/0", "\ud800/1/1/1/1"),
+    *("../../1/1/1/1", "sources.../1/0/0/0", "web/0/1/3/0", "web/1/1/3/0", "\0/1/1/1/1"),
+]  # fmt: skip
 BODIES = [
     *(b'{"source":"in","dry_run":true,"tokens":{"%s":%s%s}}' % (PART.encode(), b"[" * n, b"]" * n) for n in (150, 950)),
     b"", b"null", b"[]", b'"\xff"', b"NaN", b"9" * 5_000, b"[" * 100_000, b'{"tokens":' * 50_000, b"\xff\xfe{\0}\0",
@@ -68,6 +88,8 @@ class Route:
                 words.append(f"{name}={_quoted(given[name])}")
         if self.fields is not None and body is None:
             fields = {name: given.get(name, SOUND[name]) for name in self.fields}
+            if given.keys() & {"letter", "place"}:
+                fields |= {name: given.get(name) for name in ALONE}
             body = json.dumps(fields | given.get("", {})).encode()
         return self.method, f"{address}?{'&'.join(words)}", body
 
@@ -102,7 +124,7 @@ def odd(sound: Any) -> list[Any]:
         return [[*sound, value] for value in [*NUMBERS, *TEXTS]]
     if isinstance(sound, int):
         return NUMBERS
-    return TIMES if sound[:2] == "20" else TEXTS
+    return TIMES if str(sound)[:2] == "20" else TEXTS + PLACES if sound is None else TEXTS
 
 
 Asked = Callable[..., int]
@@ -113,6 +135,8 @@ def ask(api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Function that sends a request, and sees that its answer is a page, or a problem that says why; and that what a
     run is started with is text that Airflow's database takes. Returns the status."""
     from conduit_tasks.airflow.api import dead_letters, replays
+    from conduit_tasks.operate import apart, try_child
+    from conduit_tasks.operate.trying import Outside
 
     def start(dag: str, run: str, user: str, conf: Any) -> None:
         assert b"\\u0000" not in orjson.dumps(conf)
@@ -120,6 +144,14 @@ def ask(api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(dead_letters, "start", start)
     monkeypatch.setattr(replays, "start", start)
     monkeypatch.setattr(replays, "results", lambda dags, limit, wanted: [])
+
+    def asked(ask: apart.Ask, seconds: float) -> tuple[bytes, bytes, bool, int]:
+        """What the process of its own does, without the start of one: hundreds are asked."""
+        out = io.BytesIO()
+        try_child.answer(orjson.dumps(asdict(ask)), out, lambda: Outside(nullcontext()))
+        return out.getvalue(), b"", False, 0
+
+    monkeypatch.setattr(apart, "_ask", asked)
 
     def send(method: str, address: str, body: bytes | None) -> int:
         with ending():

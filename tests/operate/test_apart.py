@@ -128,9 +128,16 @@ def test_what_is_too_large_is_refused_before_a_process_is_started(folder: Path) 
 
 def test_a_question_that_cannot_be_answered_is_an_error_with_the_findings_of_the_file() -> None:
     said = b'{"findings": [{"code": "E101"}]}\n{"error": "it has an unknown key"}\n{"step": "half'
-    answer = apart._answer(said, b"", None, 0)
+    answer = apart._answer(said, "", False)
     assert (answer["findings"], answer["error"], answer["steps"]) == ([{"code": "E101"}], "it has an unknown key", [])
-    # And of a process that ended before it told of anything, what it said last
-    answer = apart._answer(b"", b"Traceback\nModuleNotFoundError: x\n", None, 1)
-    assert answer["error"] == "the trial ended its process (ModuleNotFoundError: x)"
-    assert apart._answer(b"", b"", None, -9)["error"] == "the trial ended its process (SIGKILL)"
+
+
+def test_of_a_process_that_ended_before_it_told_of_anything_its_last_words_are_for_who_may_run_any_code() -> None:
+    said = b"Traceback\nModuleNotFoundError: No module named 'x'\n"
+    assert apart._answer(b"", f"ended ({apart._how(1, said, True)})", False)["error"] == (
+        "the trial ended (ModuleNotFoundError: No module named 'x')"
+    )
+    assert apart._how(1, said, False) == "ModuleNotFoundError"
+    assert apart._how(1, b"x.y.Error\n", False) == "x.y.Error"
+    assert apart._how(1, b"the card 4111 1111", False) == "exit code 1"
+    assert apart._how(-9, said, False) == "SIGKILL"
