@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, exceptions, write_deltalake
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
@@ -168,11 +169,10 @@ def test_of_two_writers_of_one_destination_one_commits(home: Path) -> None:
     one.open(None)
     other.open(None)
     one.write(rows({"n": 1}))
-    with pytest.raises(Unavailable):
-        other.write(rows({"n": 1}))
-    other.open(None)
+    version = DeltaTable(home / "t").version()
     other.write(rows({"n": 1}))
     assert held(home) == [0, 1]
+    assert DeltaTable(home / "t").version() == version
 
     def lost() -> None:
         raise Fenced("the lease is lost")
@@ -181,6 +181,38 @@ def test_of_two_writers_of_one_destination_one_commits(home: Path) -> None:
     with pytest.raises(Fenced):
         other.write(rows({"n": 2}, first=2))
     assert held(home) == [0, 1]
+
+
+@pytest.mark.proves("B8")
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_commit_that_another_program_came_before_is_made_again(home: Path, numbered: bool) -> None:
+    out = destination()
+    out.open(None)
+    out.write(rows({"n": 1}, numbered=numbered))
+    # Given a program that gives the table a column, which no commit that is under way may pass over
+    write_deltalake(home / "t", pa.table({"n": [2], "day": ["a"]}), mode="append", schema_mode="merge")
+    out.write(rows({"n": 3}, first=2, numbered=numbered))
+    assert held(home) == [1, 2, 3]
+
+
+def test_commits_that_others_come_before_for_ever_are_an_error_that_may_pass(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = destination()
+    out.open(None)
+    out.write(rows({"n": 1}))
+    tries = 0
+
+    def others(*_: object, **__: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise exceptions.CommitFailedError("others came first")
+
+    monkeypatch.setattr(deltalake, "write_deltalake", others)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with pytest.raises(Unavailable, match="cannot be written: others came first"):
+        out.write(rows({"n": 2}, first=2))
+    assert tries == 11
 
 
 @pytest.mark.proves("B8", "O5")

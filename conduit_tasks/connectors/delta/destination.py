@@ -6,29 +6,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
 from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
+from conduit_tasks.connectors.tables import PARTITION_BY, ROWS, ROWS_PER_COMMIT, SCHEMA, Conflict, again
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-CONFLICTS = 10
-"""Further attempts at a commit of a shard after others came first, besides those of the library (15), which need no new
-look at the table."""
-
 _INVALID = "Invalid data found"
 """How the library says that rows break a constraint: it has no error of its own for that."""
-
-
-class _Conflict(Unavailable):
-    """Another writer changed the table at the same moment."""
 
 
 class DeltaDestination(BatchDestination):
@@ -36,8 +27,8 @@ class DeltaDestination(BatchDestination):
     "Transaction identifiers"): a repeated write is skipped, and only one of two writers commits (B8, O5).
 
     A shard (`delivery.parallelism`) has two application ids of its own: `conduit/<pipeline>/<destination>/<shard>/seal`
-    says of which micro-batch its last commit was, `…/<shard>/records` how far in it. If another shard changed the table
-    at the same moment, the commit is made again.
+    says of which micro-batch its last commit was, `…/<shard>/records` how far in it. If others changed the table at the
+    same moment, the commit is made again.
     """
 
     effectively_once = True
@@ -50,20 +41,10 @@ class DeltaDestination(BatchDestination):
         "Appends records to a Delta table.",
         (
             Option("path", "the table: a folder, relative to home, or a URI (s3://…); created if it is not there"),
-            Option(
-                "rows",
-                "payload: the payload's fields are the columns; opencdc: the whole record in fixed columns",
-                default="payload",
-                choices=("payload", "opencdc"),
-            ),
-            Option("partition-by", "columns of a new table to partition it by, comma-separated"),
-            Option(
-                "schema",
-                "a field that the table has no column for: merge adds one, fixed refuses the record",
-                default="merge",
-                choices=("merge", "fixed"),
-            ),
-            Option("rows-per-commit", "rows appended at a time", default="500000"),
+            ROWS,
+            PARTITION_BY,
+            SCHEMA,
+            ROWS_PER_COMMIT,
             Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
         ),
         connection=STORE,
@@ -104,18 +85,10 @@ class DeltaDestination(BatchDestination):
         from conduit_tasks.connectors.arrow_rows import written_rows
 
         table = written_rows(rows, self.settings["rows"])
-        if self.shard is None:
-            self._append(rows, table)
-            return None
-        for attempt in Retrying(
-            retry=retry_if_exception_type(_Conflict),
-            stop=stop_after_attempt(1 + CONFLICTS),
-            wait=wait_random_exponential(multiplier=0.05, max=1.6),
-            reraise=True,
-        ):
+        for attempt in again(self.limit):
             with attempt:
                 if attempt.retry_state.attempt_number > 1:
-                    # Columns that another shard added, or a commit of an earlier attempt at this one, are seen then.
+                    # Columns that another writer added, or a commit of an earlier attempt at this one, are seen then.
                     self.open(None)
                 self._append(rows, table)
         return None
@@ -211,7 +184,7 @@ class DeltaDestination(BatchDestination):
         except deltalake.exceptions.SchemaMismatchError as error:
             raise Refused(f"the rows do not fit the table: {error}") from None
         except deltalake.exceptions.CommitFailedError as error:
-            raise _Conflict(str(self._unavailable(error))) from None
+            raise Conflict(str(self._unavailable(error))) from None
         except (OSError, deltalake.exceptions.DeltaError) as error:
             if _INVALID in str(error):
                 raise Refused("a row breaks a constraint of the table (a column that is NOT NULL, or CHECK)") from None

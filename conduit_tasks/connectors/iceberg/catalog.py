@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.connectors.hiding import Hide, hiding, password_of
+from conduit_tasks.connectors.tables import Conflict
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.settings import settings as installation
 from conduit_tasks.spool.durable import make_folders
@@ -25,10 +26,6 @@ TYPES = ("rest", "sql", "hive", "glue", "dynamodb", "bigquery")
 _POSTGRES = "postgresql+psycopg2"
 _SHOWN = frozenset({"name", "type", "warehouse", "prefix"})
 """Properties that may be in a message, besides regions and addresses."""
-
-
-class Conflict(Unavailable):
-    """Another writer changed the table at the same moment."""
 
 
 def check_installed() -> None:

@@ -6,30 +6,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_random_exponential,
-)
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import ICEBERG
 from conduit_tasks.connectors.iceberg import catalog
 from conduit_tasks.connectors.iceberg.marks import Mark, mark_of
 from conduit_tasks.connectors.rows import Rows
+from conduit_tasks.connectors.tables import PARTITION_BY, ROWS, ROWS_PER_COMMIT, SCHEMA, again
 from conduit_tasks.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from conduit_tasks.record.record import Record
-
-CONFLICTS = 10
-"""Further attempts at a commit after others came first, besides those of the library (the table's
-`commit.retry.num-retries`), which need no new files."""
 
 
 class IcebergDestination(BatchDestination):
@@ -70,21 +59,11 @@ class IcebergDestination(BatchDestination):
             Option(
                 "key", "columns that tell rows apart (upsert), comma-separated; default: the table's identifier fields"
             ),
-            Option(
-                "rows",
-                "payload: the payload's fields are the columns; opencdc: the whole record in fixed columns",
-                default="payload",
-                choices=("payload", "opencdc"),
-            ),
-            Option("partition-by", "columns of a new table to partition it by, comma-separated"),
+            ROWS,
+            PARTITION_BY,
             Option("properties.*", "a property of a new table, such as properties.write.parquet.compression-codec"),
-            Option(
-                "schema",
-                "a field that the table has no column for: merge adds one, fixed refuses the record",
-                default="merge",
-                choices=("merge", "fixed"),
-            ),
-            Option("rows-per-commit", "rows written at a time", default="500000"),
+            SCHEMA,
+            ROWS_PER_COMMIT,
         ),
         connection=ICEBERG,
     )
@@ -139,12 +118,7 @@ class IcebergDestination(BatchDestination):
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Makes one commit. Raises Refused, Unavailable, ConfigError."""
         records = rows.records()
-        for attempt in Retrying(
-            retry=retry_if_exception_type(catalog.Conflict),
-            stop=stop_after_attempt(1 + CONFLICTS) | stop_after_delay(0.8 * self.limit),
-            wait=wait_random_exponential(multiplier=0.05, max=1.6),
-            reraise=True,
-        ):
+        for attempt in again(self.limit):
             with attempt, self._translated():
                 if attempt.retry_state.attempt_number > 1:
                     # Columns that another writer added, or a commit of an earlier attempt at this one, are seen then.
