@@ -24,7 +24,7 @@ pipelines:
       - id: in
         type: source
         plugin: kafka
-        settings: {servers: "SERVERS", topics: "TOPICS", readFromBeginning: "true", timeout: 2s, on-lost: LOST}
+        settings: {servers: "SERVERS", topics: "TOPICS", readFromBeginning: "true", timeout: 6s, on-lost: LOST}
       - {id: out, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
 """
 
