@@ -73,11 +73,11 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     ),
     "stream": (
         lambda place, n: stream.run(place, *n),
-        {"full": (600,), "moderate": (120,), "quick": (2,)},
+        {"full": (600, 600), "moderate": (120, 60), "quick": (2, 60)},
     ),
     "topics": (
         lambda place, n: topics.run(place, *n),
-        {"full": (120,), "moderate": (120,), "quick": (2,)},
+        {"full": (600, 600), "moderate": (120, 60), "quick": (2, 60)},
     ),
     "chain": (
         lambda place, n: chain.run(place, *n),
@@ -93,7 +93,8 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
         {"full": (50_000, 10_000), "moderate": (20_000, 3_000), "quick": (200, 8)},
     ),
 }
-"""Name → how to run it, and its numbers of events (`submit`: rounds)."""
+"""Name → how to run it, and its numbers of events (`submit`: rounds; `stream`, `topics`: seconds of load, and that runs
+last)."""
 
 
 def main(argv: list[str] | None = None) -> int:

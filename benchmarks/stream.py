@@ -1,7 +1,7 @@
 """`stream`: an event's way under `@continuous`, gateway → HTTP, by the real scheduler, over hand-overs.
 
 An embedded stack of its own. The load and the receiver are processes of their own; an event carries when it was made,
-and its latency ends when the receiver has its request. Runs last a minute, so that there is a hand-over in each minute.
+and its latency ends when the receiver has its request. When a run has lasted its time, it hands over.
 `python -m benchmarks.stream receive | send HOST PORT PATH RATE SECONDS` are those two processes.
 """
 
@@ -13,14 +13,17 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
+import redis
 
 from benchmarks.gateway import PATH, SOURCE
 from benchmarks.measure import tree_cpu
@@ -32,15 +35,15 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 
-LASTS, TICK, CONNECTIONS, IDLE = "60s", 0.02, 8, 60.0
+TICK, CONNECTIONS, IDLE = 0.02, 8, 60.0
 RATES = (100, 2_000)
 """Events a second."""
 _MADE = re.compile(rb'made\\*": ?([0-9.]+)')
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
-def run(place: Place, seconds: int) -> Result:
-    """`seconds` of load at each rate, then a minute of none."""
+def run(place: Place, seconds: int, lasts: int) -> Result:
+    """`seconds` of load at each rate, then a minute of none; `lasts`: seconds that a run of the pipeline lasts."""
     place.archive()
     settings = {"auth": "env:BENCH_TOKEN"}
     with receiving() as url:
@@ -48,14 +51,14 @@ def run(place: Place, seconds: int) -> Result:
             {"id": SOURCE, "type": "source", "plugin": "gateway", "settings": settings},
             to_http(f"{url}/"),
             schedule="@continuous",
-            **{"drain-limit": LASTS},
+            **{"drain-limit": f"{lasts}s"},
         )
         with stack(place, {"BENCH_TOKEN": "bench"}):
-            return measure(place, url, seconds)
+            return measure(place, url, seconds, f"runs of {lasts} s")
 
 
-def measure(place: Place, url: str, seconds: int) -> Result:
-    """On a stack that is up."""
+def measure(place: Place, url: str, seconds: int, said: str) -> Result:
+    """On a stack that is up. `said`: of its runs."""
     rows: list[list[Any]] = []
     figures: list[Figure] = []
     numbers: dict[str, float] = {}
@@ -68,11 +71,12 @@ def measure(place: Place, url: str, seconds: int) -> Result:
         for rate in RATES:
             told(url, anew=True)
             runs = _runs(api)
-            sent = send(at, rate, seconds)
+            with held(state.redis_url) as memory:
+                sent = send(at, rate, seconds)
             _wait(lambda sent=sent: told(url)["events"] >= sent)
             got, handed = told(url), _runs(api) - runs
             lost = sent - got["distinct"]
-            rows.append([f"{rate:,}/s", sent, lost, got["p50"], got["p99"], got["most"], handed])
+            rows.append([f"{rate:,}/s", sent, lost, got["p50"], got["p99"], got["most"], handed, memory.said()])
             figures += [
                 Figure(f"{rate:,}/s: p50", got["p50"], "≤", 0.3, " s"),
                 Figure(f"{rate:,}/s: p99", got["p99"], "≤", 1.0, " s"),
@@ -82,13 +86,48 @@ def measure(place: Place, url: str, seconds: int) -> Result:
     idle = _idle(min(IDLE, seconds))
     figures.append(Figure("idle: of a core, the pipeline's processes", 100 * idle, "≤", 3, " %"))
     return Result(
-        f"stream: gateway → HTTP under @continuous, {seconds} s at each rate, runs of {LASTS}",
-        ("rate", "sent", "lost", "p50 s", "p99 s", "most s", "runs begun"),
+        f"stream: gateway → HTTP under @continuous, {seconds} s at each rate, {said}",
+        ("rate", "sent", "lost", "p50 s", "p99 s", "most s", "runs begun", "Redis MB"),
         rows,
         figures,
-        ["A run that begins is a hand-over. Idle: the applications of the pipeline's nodes, no events."],
+        [
+            "A run that begins is a hand-over. Redis MB: most in each quarter of the load.",
+            "Idle: the applications of the pipeline's nodes, no events.",
+        ],
         {**numbers, "idle": idle},
     )
+
+
+@dataclass
+class Held:
+    """Bytes that Redis held, looked at once a second."""
+
+    bytes: list[int] = field(default_factory=list)
+
+    def said(self) -> str:
+        """Returns the most of each quarter of the time, in MB."""
+        quarter = max(1, -(-len(self.bytes) // 4))
+        parts = [self.bytes[at : at + quarter] for at in range(0, len(self.bytes), quarter)]
+        return " ".join(f"{max(part) / 1e6:.1f}" for part in parts)
+
+
+@contextmanager
+def held(url: str) -> Iterator[Held]:
+    """Looks at Redis' memory while the block runs."""
+    out, over = Held(), threading.Event()
+
+    def look() -> None:
+        with redis.Redis.from_url(url) as client:
+            while not over.wait(1):
+                out.bytes.append(int(client.info("memory")["used_memory"]))
+
+    thread = threading.Thread(target=look, name="memory")
+    thread.start()
+    try:
+        yield out
+    finally:
+        over.set()
+        thread.join()
 
 
 def _runs(api: Api) -> int:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from benchmarks.kafka_server import KafkaServer
 from benchmarks.place import PIPELINE, ROOT, Place
-from benchmarks.stream import LASTS
+from benchmarks.stream import held
 from benchmarks.tables import Figure, Result
 from benchmarks.whole import stack
 from conduit_tasks.stack.api import Api
@@ -30,8 +30,8 @@ SILENT = 120.0
 """Seconds without an event after which the receiver gives up."""
 
 
-def run(place: Place, seconds: int) -> Result:
-    """`seconds` of load."""
+def run(place: Place, seconds: int, lasts: int) -> Result:
+    """`seconds` of load; `lasts`: seconds that a run of the pipeline lasts."""
     place.archive()
     server = KafkaServer(memory="1g").create()
     try:
@@ -52,16 +52,16 @@ def run(place: Place, seconds: int) -> Result:
                 "settings": {"topic": TO, "format": "payload", **at},
             },
             schedule="@continuous",
-            **{"drain-limit": LASTS},
+            **{"drain-limit": f"{lasts}s"},
         )
         with stack(place, {}):
-            return measure(place, server.servers, RATE, seconds)
+            return measure(place, server.servers, RATE, seconds, f"runs of {lasts} s")
     finally:
         server.remove()
 
 
-def measure(place: Place, servers: str, rate: int, seconds: int) -> Result:
-    """On a stack that is up."""
+def measure(place: Place, servers: str, rate: int, seconds: int, said: str) -> Result:
+    """On a stack that is up. `said`: of its runs."""
     layout = Layout(place.home)
     state = State.load(layout)
     with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
@@ -70,21 +70,24 @@ def measure(place: Place, servers: str, rate: int, seconds: int) -> Result:
             _send_apart(servers, 10, 1)
             _got(first)
         runs = _runs(api)
-        with receiving(servers, rate * seconds) as receiver:
+        with receiving(servers, rate * seconds) as receiver, held(state.redis_url) as memory:
             sent = _send_apart(servers, rate, seconds)
             got = _got(receiver)
         handed = _runs(api) - runs
     lost = sent - int(got["distinct"])
     return Result(
-        f"topics: Kafka → Kafka under @continuous, {seconds} s at {rate:,} events/s, runs of {LASTS}",
-        ("rate", "sent", "lost", "again", "p50 s", "p99 s", "most s", "runs begun"),
-        [[f"{rate:,}/s", sent, lost, got["again"], got["p50"], got["p99"], got["most"], handed]],
+        f"topics: Kafka → Kafka under @continuous, {seconds} s at {rate:,} events/s, {said}",
+        ("rate", "sent", "lost", "again", "p50 s", "p99 s", "most s", "runs begun", "Redis MB"),
+        [[f"{rate:,}/s", sent, lost, got["again"], got["p50"], got["p99"], got["most"], handed, memory.said()]],
         [
             Figure("p50", got["p50"], "≤", 0.4, " s"),
             Figure("p99", got["p99"], "≤", 1.2, " s"),
             Figure("lost", float(lost), "≤", 0),
         ],
-        ["A run that begins is a hand-over. The server, who sends and who receives are on the same cores."],
+        [
+            "A run that begins is a hand-over. Redis MB: most in each quarter of the load.",
+            "The server, who sends and who receives are on the same cores.",
+        ],
         {"sent": float(sent), "lost": float(lost), "p50": got["p50"], "p99": got["p99"], "handed": float(handed)},
     )
 

@@ -9,14 +9,20 @@ although nobody writes.
 The loop itself writes, too, whenever a run is under way. A connection does not count its own writes, so all connections
 of this process are asked: a write by another process is new to every one of them. Everything that the loop writes gives
 the next loop work, except the time at which it last looked at a run, and its own heartbeat.
+
+The scheduler ends by an exception that its handler of SIGTERM raises. If the signal comes while Python runs a callback
+of a weak reference or a `__del__`, the exception is printed and forgotten, and the scheduler goes on; so the executor
+remembers the signal and has the handler raise again.
 """
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from airflow import settings
@@ -41,6 +47,8 @@ class LocalExecutor(local_executor.LocalExecutor):
 
     _dags: set[str]
     """DAGs of which it was given tasks."""
+    _asked: Callable[[], Any] | None = None
+    """Ends the scheduler; None until SIGTERM asks for it."""
     _own: sqlite3.Connection | None = None
     _work = False
     """Whether the loop has written something that gives it work."""
@@ -48,6 +56,7 @@ class LocalExecutor(local_executor.LocalExecutor):
     def start(self) -> None:
         super().start()
         self._dags = set()
+        self._remember_signal()
         # Only after the workers were forked: they must not have the connection.
         self._own = opened(conf.get("database", "sql_alchemy_conn"))
         if self._own is None:
@@ -58,6 +67,8 @@ class LocalExecutor(local_executor.LocalExecutor):
             event.listen(settings.engine, name, heard)
 
     def heartbeat(self) -> None:
+        if self._asked is not None:
+            self._asked()
         super().heartbeat()
         if self._own is not None:
             self._rest()
@@ -76,6 +87,17 @@ class LocalExecutor(local_executor.LocalExecutor):
                 event.remove(settings.engine, name, heard)
             self._own.close()
             self._own = None
+
+    def _remember_signal(self) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        if not callable(before):
+            return  # no scheduler has set a handler
+
+        def asked(number: int, frame: FrameType | None) -> None:
+            self._asked = lambda: before(number, frame)
+            before(number, frame)
+
+        signal.signal(signal.SIGTERM, asked)
 
     def _rest(self) -> None:
         deadline = time.monotonic() + REST - time.time() % 1

@@ -27,7 +27,9 @@ ORDER = (("gateway", "scheduler"), ("spark-connect", "triggerer", "dag-processor
 
 STATELESS = frozenset({"dag-processor"})
 """Components without work to lose. The DAG processor reads files and writes the result to Airflow's database, over and
-over; it was seen to go on after a SIGTERM in the middle of that. Killing it is no failure."""
+over; it was seen to go on after a SIGTERM in the middle of that, so it gets another one. Killing it is no failure."""
+AGAIN = 5.0
+"""Seconds after which a component without work gets SIGTERM again."""
 
 
 def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
@@ -63,7 +65,7 @@ def _nowhere(state: State, layout: Layout) -> None:
 
 
 def _stop(process: Process, name: str, say: Say) -> bool:
-    ended = processes.stop(process, timeout=GRACE[name])
+    ended = processes.stop(process, timeout=GRACE[name], again=AGAIN if name in STATELESS else None)
     say(f"stopped {name}" if ended else f"killed {name}: it did not end within {GRACE[name]:g} s of being asked")
     return ended or name in STATELESS
 

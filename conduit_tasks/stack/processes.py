@@ -43,16 +43,22 @@ def find(process: Process | None) -> psutil.Process | None:
         return None
 
 
-def stop(process: Process | None, *, timeout: float) -> bool:
+def stop(process: Process | None, *, timeout: float, again: float | None = None) -> bool:
     """Sends SIGTERM, and after `timeout` seconds SIGKILL to the process and to all that it had started. Returns whether
-    it ended by itself, or had ended before; processes that it left behind are ended in any case."""
+    it ended by itself, or had ended before; processes that it left behind are ended in any case. `again`: seconds after
+    which SIGTERM is sent once more, and so on, to a process that may end at any moment."""
     found = find(process)
     family = left_behind(process)
     by_itself = True
     if found is not None:
         family += _children(found)
-        _signal([found], signal.SIGTERM)
-        by_itself = not still_running([found], timeout)
+        until = time.monotonic() + timeout
+        while True:
+            _signal([found], signal.SIGTERM)
+            left = max(0.0, until - time.monotonic())
+            by_itself = not still_running([found], left if again is None else min(left, again))
+            if by_itself or time.monotonic() >= until:
+                break
         family.append(found)
     _end(still_running(family, 0), grace=5 if by_itself else 0)
     return by_itself

@@ -88,7 +88,35 @@ finally:
 """
 
 
-def test_a_scheduler_rests_until_something_may_give_it_work(tmp_path: Path) -> None:
+ASKED = """
+import os, signal, sys, weakref
+from conduit_tasks.airflow.executor import LocalExecutor
+
+def leave(number, frame):
+    sys.exit(7)
+
+class Thing:
+    pass
+
+signal.signal(signal.SIGTERM, leave)
+own = LocalExecutor(parallelism=1)
+own.start()
+try:
+    own.heartbeat()
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    del thing
+    print("went on", flush=True)
+    own.heartbeat()
+    print("never", flush=True)
+finally:
+    own.end()
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A database with what the loop writes to; the environment of a process that uses it."""
     file = tmp_path / "airflow.db"
     made = sqlite3.connect(file)
     made.execute("PRAGMA journal_mode=WAL")
@@ -98,10 +126,25 @@ def test_a_scheduler_rests_until_something_may_give_it_work(tmp_path: Path) -> N
     made.execute("INSERT INTO dag_run VALUES (1, 2, 3)")
     made.commit()
     made.close()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    environment |= {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{file}"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return {**kept, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{file}"}
+
+
+def test_a_scheduler_that_is_asked_to_end_while_a_callback_of_a_weak_reference_runs_ends(
+    environment: dict[str, str],
+) -> None:
+    """Given a signal whose exception Python prints and forgets."""
     done = subprocess.run(
-        [sys.executable, "-c", DRIVE, str(file)], env=environment, check=False, capture_output=True, text=True
+        [sys.executable, "-c", ASKED], env=environment, check=False, capture_output=True, text=True, timeout=240
+    )
+    assert "Exception ignored" in done.stderr
+    assert ("went on" in done.stdout, "never" in done.stdout, done.returncode) == (True, False, 7), done.stderr[-3000:]
+
+
+def test_a_scheduler_rests_until_something_may_give_it_work(tmp_path: Path, environment: dict[str, str]) -> None:
+    file = str(tmp_path / "airflow.db")
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVE, file], env=environment, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -86,6 +86,19 @@ def test_one_that_does_not_listen_is_killed_with_all_it_had_started(
     assert still_running([below], 240) == []
 
 
+def test_a_component_that_may_end_at_any_moment_is_asked_again(run: Callable[[str], Process], layout: Layout) -> None:
+    ready = layout.home / "ready"
+    process = run(
+        "import signal, time\n"
+        "asked = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: asked and exit(0) or asked.append(1))\n"
+        f"open({str(ready)!r}, 'w').close()\n"
+        "while True: time.sleep(300)\n"
+    )
+    until(ready.exists)
+    assert processes.stop(process, timeout=240, again=0.2)
+
+
 @pytest.fixture
 def killed(run: Callable[[str], Process], layout: Layout) -> tuple[Process, psutil.Process]:
     """A killed part and the process that it left running: as a scheduler's workers, which are deaf to SIGTERM and
