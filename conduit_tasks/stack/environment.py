@@ -92,6 +92,8 @@ def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(layout.passwords_file),
         "AIRFLOW__API__WORKERS": "1",
+        # On a busy machine the API may take longer than five seconds; the task would fail, and be tried again later.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
         # 0.03 to 0.3 s from the end of a task to the next one's start, instead of 0.6 to 1.05 s.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.01",
         # A killed scheduler's tasks are taken up again after seconds, not after five minutes.
