@@ -23,6 +23,10 @@ LETTERS, ENTRIES, DEPTH = 2_000, 200, 24
 """Characters of a text, entries of a list or map, and levels of maps and lists, that are shown."""
 
 
+NAMES, VALUES = frozenset({"name", "key", "header", "field"}), frozenset({"value", "values"})
+"""Keys of a pair that is written as an object, as lists of headers are: `{"name": "Authorization", "value": …}`."""
+
+
 class Shown:
     """Makes the forms in which records and texts are shown, of one answer. `mask`: field references.
 
@@ -146,7 +150,11 @@ class Shown:
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: self._hide(v) if FIELD.search(str(k)) else self._named(v) for k, v in value.items()}
+            secret = _named_secret(value)
+            return {
+                k: self._hide(v) if FIELD.search(str(k)) or (secret and str(k).lower() in VALUES) else self._named(v)
+                for k, v in value.items()
+            }
         return [self._named(each) for each in value] if isinstance(value, list) else value
 
     def _at(self, value: Any, path: Sequence[str]) -> Any:
@@ -204,3 +212,8 @@ def _repeats_a_key(text: str) -> bool:
 
     json.loads(text, object_pairs_hook=once)
     return found
+
+
+def _named_secret(pair: dict[str, Any]) -> bool:
+    """Returns whether an object names, under `name` or the like, something secret that it has beside it."""
+    return any(str(k).lower() in NAMES and isinstance(v, str) and FIELD.search(v) for k, v in pair.items())

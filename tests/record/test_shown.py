@@ -45,6 +45,14 @@ def test_secret_fields_are_masked_at_any_depth_and_absent_ones_stay_absent() -> 
     }
 
 
+def test_a_pair_of_a_secret_name_and_its_value_is_masked() -> None:
+    given = {"headers": [{"name": "Authorization", "value": "Basic eDp5"}, {"Name": "Accept", "Value": "text/plain"}]}
+    masked = [{"name": "Authorization", "value": "***"}, {"Name": "Accept", "Value": "text/plain"}]
+    assert shown({**given, "copy": "was Basic eDp5"}) == {"headers": masked, "copy": "was ***"}
+    assert shown({"key": "api-key", "values": ["first-key"], "n": 1}) == {"key": "api-key", "values": "***", "n": 1}
+    assert shown({"name": "the secret garden", "author": "F. H. B."})["name"] == "the secret garden"
+
+
 def test_fields_of_the_file_are_masked_through_lists_in_raw_json_and_as_a_whole() -> None:
     assert shown({"a": [{"b": "1111"}, {"c": 2}]}, ".Payload.After.a.b") == {"a": [{"b": "***"}, {"c": 2}]}
     assert shown('{"card": 12345, "n": 1.50}', ".Payload.After.card") == '{"card":"***","n":1.5}'
