@@ -212,7 +212,7 @@ class PostgresDestination(BatchDestination):
         except ConfigError as error:
             if self._template.constant is not None:
                 raise
-            raise Refused(str(error)) from None
+            raise DoesNotFit(str(error)) from None
         if unknown:
             raise no_column(unknown, "" if self._evolves else " or 'unknown-fields: ignore'")
         return name, table, self._key or table.key
