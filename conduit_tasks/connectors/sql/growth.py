@@ -14,8 +14,8 @@ from conduit_tasks.connectors.column_types import ColumnType, new_kind, of_postg
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.connectors.postgres import growth as postgres
 from conduit_tasks.connectors.postgres.growth import identifier
-from conduit_tasks.connectors.postgres.tables import described
-from conduit_tasks.errors import DoesNotFit
+from conduit_tasks.connectors.postgres.tables import Table, described
+from conduit_tasks.errors import DoesNotFit, Unavailable
 
 Place = tuple[str | None, str]
 """Schema and name of a table."""
@@ -28,7 +28,7 @@ _ERROR = 1
 def types_of(connection: sa.Connection, place: Place) -> dict[str, ColumnType | None]:
     """Returns the types of the columns that may not hold a value exactly."""
     if connection.dialect.name == "postgresql":
-        found = described(connection.connection.dbapi_connection, _named(place))
+        found = _described(connection, place)
         return {name: of_postgres(type_) for name, type_ in found.types.items()}
     return {name: of_sqlite(type_) for name, type_ in _declared(connection, place).items()}
 
@@ -76,6 +76,16 @@ def add(connection: sa.Connection, place: Place, kinds: Mapping[str, str]) -> No
                 raise
             said = clip(str(error.orig))
             raise DoesNotFit(f"the columns of {place[1]} cannot be changed for the record: {said}") from error
+
+
+def _described(connection: sa.Connection, place: Place) -> Table:
+    """Returns the table as PostgreSQL's catalogue has it. Raises Unavailable for the errors of the driver, which
+    SQLAlchemy does not see here."""
+    driver: Any = connection.dialect.loaded_dbapi
+    try:
+        return described(connection.connection.dbapi_connection, _named(place))
+    except driver.Error as error:
+        raise Unavailable(f"sql table {place[1]}: {clip(str(error))}") from error
 
 
 def _declared(connection: sa.Connection, place: Place) -> dict[str, str]:
