@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from decimal import Decimal
@@ -10,6 +11,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+import sqlalchemy as sa
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DecimalType,
@@ -345,6 +347,45 @@ def test_a_column_of_a_write_that_is_refused_is_added_by_the_next_one(url: str) 
     out.write(fresh({"n": 3, "new": "x"}))
     out.close()
     assert execute(url, "SELECT n, new FROM events") == [(3, "x")]
+
+
+@pytest.mark.proves("B8", "C10")
+def test_a_writer_that_is_killed_before_its_commit_leaves_neither_column_nor_row(url: str) -> None:  # noqa: F811
+    # Given a table, and rows that it needs another column for
+    execute(url, "CREATE TABLE events (id VARCHAR(32) PRIMARY KEY, n SMALLINT)")
+    found = fresh({"n": 1}, {"n": 100_000, "new": "x"})
+
+    def write() -> None:
+        out = SqlDestination({"url": url, "table": "events", "schema": "evolve"})
+        out.still_ours = lambda: os._exit(9)
+        out.open(None)
+        out.write(found)
+
+    # When the process ends with everything written, and nothing committed
+    if (child := os.fork()) == 0:
+        try:
+            write()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    # Then the table is as it was
+    columns = {each["name"] for each in described(url)}
+    assert (columns, execute(url, "SELECT * FROM events")) == ({"id", "n"}, [])
+    # And the next attempt has it all, once
+    for _ in range(2):
+        out = SqlDestination({"url": url, "table": "events", "schema": "evolve"})
+        out.open(None)
+        out.write(found)
+        out.close()
+    assert execute(url, "SELECT n, new FROM events ORDER BY n") == [(1, None), (100_000, "x")]
+
+
+def described(url: str) -> list[Any]:  # noqa: F811
+    engine = sa.create_engine(url)
+    try:
+        return list(sa.inspect(engine).get_columns("events"))
+    finally:
+        engine.dispose()
 
 
 # -- the nack window ----------------------------------------------------------------------------------------------
