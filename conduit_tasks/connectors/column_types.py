@@ -43,7 +43,11 @@ class ColumnType:
         if value is None or (self.size is None and self.kind in ("decimal", "text")):
             return ""
         if self.kind == "text":
-            return f"it has {len(value)} characters" if isinstance(value, str) and len(value) > (self.size or 0) else ""
+            return (
+                f"it is too long: {len(value)} characters"
+                if isinstance(value, str) and len(value) > (self.size or 0)
+                else ""
+            )
         if self.kind in ("date", "timestamp", "timestamptz"):
             return self._unfit_time(value)
         number = number_of(value)
