@@ -144,11 +144,21 @@ class Unavailable(ConduitError):
 class Refused(ConduitError):
     """The destination will not take this record, and a retry cannot improve it (SEMANTICS T6 *completed*)."""
 
+    error_class = ""
+    """Class of its dead letter, if the kind of error alone decides it."""
+
     def __init__(self, message: str, *, status: int | None = None, row: int | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.row = row
         """Number of the row at fault among those of a write, if the destination knows it."""
+
+
+class DoesNotFit(Refused):
+    """The columns of a table do not take this record as it is; once the table is changed, its dead letter can be sent
+    again (docs/schema-evolution.md)."""
+
+    error_class = "schema"
 
 
 class Terminated(BaseException):

@@ -6,21 +6,22 @@ off a fraction, or takes another number for a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from conduit_tasks.errors import Refused
+from conduit_tasks.connectors.column_types import ColumnType
+from conduit_tasks.errors import DoesNotFit
 
 Path = tuple[str, ...]
 
 
 def valued(type_: pa.DataType) -> pa.DataType | None:
-    """Returns the part of a type that has values; None if it has none: null, an empty list or object. Raises Refused if
-    fields within it differ in case only."""
+    """Returns the part of a type that has values; None if it has none: null, an empty list or object. Raises
+    DoesNotFit if fields within it differ in case only."""
     if pa.types.is_null(type_):
         return None
     if pa.types.is_struct(type_):
@@ -35,16 +36,16 @@ def valued(type_: pa.DataType) -> pa.DataType | None:
 
 
 def check_case(names: Iterable[str]) -> None:
-    """Raises Refused if two names differ in case only."""
+    """Raises DoesNotFit if two names differ in case only."""
     seen: dict[str, str] = {}
     for name in names:
         if (same := seen.setdefault(name.casefold(), name)) != name:
-            raise Refused(f"fields '{same}' and '{name}' differ in case only, which columns of a table cannot")
+            raise DoesNotFit(f"fields '{same}' and '{name}' differ in case only, which columns of a table cannot")
 
 
 def missing(path: Path, there: pa.DataType, new: pa.DataType) -> Iterator[tuple[Path, pa.DataType]]:
     """Yields what values have and a column does not have: where it is, and its type. Types that do not go together are
-    left to `cast`. Raises Refused if names differ in case only."""
+    left to `cast`. Raises DoesNotFit if names differ in case only."""
     if pa.types.is_null(there):
         # A table may have such a column: what wrote it knew no value yet.
         if (of := valued(new)) is not None:
@@ -76,8 +77,37 @@ def widened(there: pa.DataType, new: pa.DataType) -> pa.DataType:
     return there
 
 
+def too_narrow(
+    path: Path, there: pa.DataType, values: pa.ChunkedArray, may: Callable[[ColumnType, ColumnType], bool]
+) -> Iterator[tuple[Path, ColumnType]]:
+    """Yields the columns, and fields within them, that are too narrow for a value, and what is wide enough: as far as
+    one type `may` become the other. What still does not fit is left to `cast`."""
+    if pa.types.is_struct(there) and pa.types.is_struct(values.type):
+        for field, each in zip(values.type, values.flatten(), strict=True):
+            if (n := there.get_field_index(field.name)) >= 0:
+                yield from too_narrow((*path, field.name), there.field(n).type, each, may)
+    elif _is_list(there) and _is_list(values.type):
+        within = pa.chunked_array([chunk.flatten() for chunk in values.chunks], values.type.value_type)
+        yield from too_narrow((*path, "element"), there.value_type, within, may)
+    elif (type_ := _column_type(there)) is not None and not pa.types.is_nested(values.type):
+        wide = type_
+        for value in values.to_pylist():
+            if wide.unfit(value) and (wider := wide.wider(value)) is not None and may(wide, wider):
+                wide = wider
+        if wide != type_:
+            yield path, wide
+
+
+def _column_type(type_: pa.DataType) -> ColumnType | None:
+    if pa.types.is_int32(type_):
+        return ColumnType("int", 32)
+    if pa.types.is_float32(type_):
+        return ColumnType("float", 32)
+    return ColumnType("decimal", type_.precision, type_.scale) if pa.types.is_decimal(type_) else None
+
+
 def cast(name: str, column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> Any:
-    """Returns the values of field `name` in the type of a column. Raises Refused if one does not fit exactly."""
+    """Returns the values of field `name` in the type of a column. Raises DoesNotFit if one does not fit exactly."""
     if column.type == type_:
         return column
     try:
@@ -85,7 +115,7 @@ def cast(name: str, column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> A
             _check(chunk, type_)
         return column.cast(_decimals_as_text(column.type, type_)).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Refused(f"field '{name}' is no {type_}, as the column is: {error}") from None
+        raise DoesNotFit(f"field '{name}' is no {type_}, as the column is: {error}") from None
 
 
 def _check(values: pa.Array, wanted: pa.DataType) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from conduit_tasks.connectors.rows import Rows
-from conduit_tasks.errors import Refused, SourceError
+from conduit_tasks.errors import DoesNotFit, Refused, SourceError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, json_data
 from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
@@ -40,8 +40,8 @@ OPENCDC = pa.schema(
 def table_of(records: Sequence[Record], form: str) -> pa.Table:
     """Returns the records as rows, in order.
 
-    Raises Refused if a record has no structured payload to be a row, or if the values of a field fit no common type;
-    bisection then finds the record, or separates records that do not go together.
+    Raises Refused if a record has no structured payload to be a row, DoesNotFit if the values of a field fit no common
+    type; bisection then finds the record, or separates records that do not go together.
     """
     if form == "opencdc":
         return pa.Table.from_pylist([_opencdc(r) for r in records], OPENCDC)
@@ -51,13 +51,33 @@ def table_of(records: Sequence[Record], form: str) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {}
     for name in names:
+        values = [row.get(name) for row in rows]
         try:
-            columns[name] = pa.array([row.get(name) for row in rows])
+            columns[name] = pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise Refused(f"field '{name}' has values of types that do not go together: {error}") from None
+            raise DoesNotFit(f"field '{name}' has values of types that do not go together: {error}") from None
         if _levels(columns[name].type) > LEVELS:
-            raise Refused(f"field '{name}' is nested too deeply for a column; write `rows: opencdc` to keep it as JSON")
+            raise DoesNotFit(
+                f"field '{name}' is nested too deeply for a column; write `rows: opencdc` to keep it as JSON"
+            )
+        if _true_as_one(columns[name].type, values):
+            raise DoesNotFit(f"field '{name}' has values of types that do not go together: a fraction and a boolean")
     return pa.table(columns) if columns else pa.table({"_": pa.nulls(len(rows))})
+
+
+def _true_as_one(type_: pa.DataType, values: Iterable[Any]) -> bool:
+    """Returns whether a boolean is among values that Arrow took for fractions: behind a fraction it makes 1.0 of true
+    without a word. It is called for columns of few `_levels`."""
+    if pa.types.is_floating(type_):
+        return any(value is True or value is False for value in values)
+    if pa.types.is_list(type_):
+        found = [element for value in values if value is not None for element in value]
+        return bool(found) and _true_as_one(type_.value_type, found)
+    if pa.types.is_struct(type_):
+        there = [value for value in values if value is not None]
+        fields = [field for field in type_ if pa.types.is_floating(field.type) or pa.types.is_nested(field.type)]
+        return any(_true_as_one(field.type, [value.get(field.name) for value in there]) for field in fields)
+    return False
 
 
 def _levels(type_: pa.DataType) -> int:

@@ -264,6 +264,9 @@ class BatchDestination(Listener, Owner):
     delivered in a new process."""
     chunk: ClassVar[int] = 50_000
     """Rows per write."""
+    quarantine: bool = False
+    """Whether a record that does not fit the table (DoesNotFit) is set aside: a dead letter that the nack window does
+    not count (ADR 36)."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)

@@ -1,11 +1,14 @@
-"""What destinations share that add commits to a table of files (Delta, Iceberg)."""
+"""What destinations of tables share: option `schema`, and, of those that add commits to a table of files (Delta,
+Iceberg), the attempts at a commit."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from conduit_tasks.connectors.base import Option
-from conduit_tasks.errors import Unavailable
+from conduit_tasks.errors import DoesNotFit, Unavailable
 
 ROWS = Option(
     "rows",
@@ -14,13 +17,44 @@ ROWS = Option(
     choices=("payload", "opencdc"),
 )
 PARTITION_BY = Option("partition-by", "columns of a new table to partition it by, comma-separated")
+ROWS_PER_COMMIT = Option("rows-per-commit", "rows written at a time", default="500000")
+
+EVOLVE, FREEZE, QUARANTINE = "evolve", "freeze", "quarantine"
+MERGE, FIXED = "merge", "fixed"
+"""Values of before: `merge` adds columns and widens none, `fixed` is `freeze`."""
+_MEANING = (
+    "a record that the columns do not fit: evolve adds and widens columns, freeze refuses the record, quarantine makes "
+    "it a dead letter beside the nack window"
+)
 SCHEMA = Option(
     "schema",
-    "a field that the table has no column for: merge adds one, fixed refuses the record",
-    default="merge",
-    choices=("merge", "fixed"),
+    f"{_MEANING}; merge adds columns only, fixed is freeze",
+    default=MERGE,
+    choices=(EVOLVE, FREEZE, QUARANTINE, MERGE, FIXED),
 )
-ROWS_PER_COMMIT = Option("rows-per-commit", "rows written at a time", default="500000")
+"""The option of `delta` and `iceberg`, which add columns by default."""
+
+
+def schema_option(default: str | None, otherwise: str = "") -> Option:
+    """Returns the option of a destination whose tables are made by others; `otherwise`: the meaning if it is left
+    out."""
+    return Option("schema", _MEANING + otherwise, default=default, choices=(EVOLVE, FREEZE, QUARANTINE))
+
+
+def grows(settings: Mapping[str, str]) -> bool:
+    """Returns whether a new field becomes a column."""
+    return settings.get("schema") in (EVOLVE, MERGE)
+
+
+def no_column(names: Iterable[str], also: str = "") -> DoesNotFit:
+    """Returns the error of fields that the table has no column for; `also`: another way out."""
+    return DoesNotFit(f"the table has no column {', '.join(names)}; add it, or write 'schema: evolve'{also}")
+
+
+def required(name: str) -> DoesNotFit:
+    """Returns the error of a field without a value whose column takes no null."""
+    return DoesNotFit(f"field '{name}' has no value, and the table's column requires one")
+
 
 CONFLICTS = 10
 """Further attempts at a commit after others came first, besides those of the libraries, which need no new look at the

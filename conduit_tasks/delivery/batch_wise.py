@@ -32,7 +32,7 @@ from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.segments import cut_at_nacks
 from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import DeliveryReport
-from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
+from conduit_tasks.errors import DoesNotFit, PipelineStopped, Refused, Unavailable
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
@@ -252,22 +252,33 @@ class BatchWise:
     def _refuse(self, chunk: Chunk, filtered: Seqs, error: Refused) -> None:
         """Ends one refused seq: its rows, which share a position, become dead letters together, or complete with
         `refused: complete`."""
-        if self._options.refused == "complete":
+        aside = self._destination.quarantine and isinstance(error, DoesNotFit)
+        if self._options.refused == "complete" and not aside:
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, chunk.seqs[0], error)
             kept, waiting = self._parted(chunk)
             counts = counts_of(filtered, kept, self._hold(waiting))
             counts = replace(counts, delivered=0, completed=counts.delivered)
             self._tell(self._order.acks(last_of(chunk, filtered), counts))
         else:
-            self._bury(chunk, filtered, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
+            outcome = Outcome("refused", clip(str(error)), error.status)
+            self._bury(chunk, filtered, outcome, error_class=_class(error), counts=not aside)
 
-    def _bury(self, chunk: Chunk, filtered: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
+    def _bury(
+        self,
+        chunk: Chunk,
+        filtered: Seqs,
+        outcome: Outcome,
+        *,
+        error_class: str,
+        attempts: int = 1,
+        counts: bool = True,
+    ) -> None:
         """Makes a dead letter of every record of the chunk, or parks it behind one of its key; at most `BURIED` at a
-        time."""
+        time. `counts`: whether they are nacks to the window."""
         while chunk.rows > BURIED and (at := int(np.searchsorted(chunk.seqs, chunk.seqs[BURIED]))):
             cut = int(np.searchsorted(filtered, chunk.seqs[at]))
             first, chunk = chunk.part(0, at), chunk.part(at, chunk.rows)
-            self._bury(first, filtered[:cut], outcome, error_class=error_class, attempts=attempts)
+            self._bury(first, filtered[:cut], outcome, error_class=error_class, attempts=attempts, counts=counts)
             filtered = filtered[cut:]
         letters = [
             (ordinal, self._work.letter(seq, record, outcome.message, error_class, attempts=attempts))
@@ -275,13 +286,19 @@ class BatchWise:
                 chunk.seqs.tolist(), chunk.ordinals.tolist(), to_records(chunk.batch, self._work.origins)
             )
         ]
-        self._nack(last_of(chunk, filtered), letters, filtered=len(filtered), retried=attempts - 1)
+        self._nack(last_of(chunk, filtered), letters, filtered=len(filtered), retried=attempts - 1, counts=counts)
 
     def _nack(
-        self, through: int, letters: Sequence[tuple[int, DeadLetter]], *, filtered: int = 0, retried: int = 0
+        self,
+        through: int,
+        letters: Sequence[tuple[int, DeadLetter]],
+        *,
+        filtered: int = 0,
+        retried: int = 0,
+        counts: bool = True,
     ) -> None:
         """Tells the broker of dead letters, given as (ordinal, letter) in order, and of `filtered` other seqs; with
-        them everything up to seq `through` is complete."""
+        them everything up to seq `through` is complete. `counts`: whether they are nacks to the window."""
         parking, held = self._work.parking, set()
         nacks: dict[int, Nack] = {}
         for ordinal, letter in letters:
@@ -292,7 +309,7 @@ class BatchWise:
                 continue
             if parking is not None:
                 parking.nacked([letter])
-            nacks.setdefault(letter.seq, Nack(ordinal, [], retried)).letters.append(letter)
+            nacks.setdefault(letter.seq, Nack(ordinal, [], retried, counts)).letters.append(letter)
         parked = len(held - nacks.keys())
         acks = Counts(matched=filtered + parked, filtered=filtered, parked=parked)
         self._tell(self._order.nacks(list(nacks.items()), through, acks))
@@ -316,8 +333,10 @@ class _Opened(Exception):
 
 
 def _class(error: Refused) -> str:
-    """Returns the error class for grouping in the dead letters: of the exception from the destination's own library, if
-    there is one."""
+    """Returns the error class for grouping in the dead letters: of the error itself, or of the exception from the
+    destination's own library, if there is one."""
+    if error.error_class:
+        return error.error_class
     cause = error.__cause__
     return type(cause).__name__ if cause is not None else class_of(Outcome("refused", status=error.status))
 

@@ -80,4 +80,5 @@ class InOrder:
         end = nacks[-1][1].ordinal + 1 if nacks else self._voted
         if gaps == self._gaps:
             end = max(end, self._reading.matched)
-        return Flush(self._voted, run_lengths(self._voted, end, [n.ordinal for _, n in nacks]), gaps, [], acks, nacks)
+        votes = run_lengths(self._voted, end, [n.ordinal for _, n in nacks if n.counts])
+        return Flush(self._voted, votes, gaps, [], acks, nacks)

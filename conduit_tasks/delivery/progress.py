@@ -44,11 +44,15 @@ class _Seq:
 
 @dataclass(slots=True)
 class Nack:
-    """A nacked seq that waits for its vote: its ordinal among the matched, its dead letters, its repeated sends."""
+    """A nacked seq that waits for its vote: its ordinal among the matched, its dead letters, its repeated sends.
+
+    `counts`: whether it is a nack to the window; otherwise it is set aside (ADR 36), and votes as an ack.
+    """
 
     ordinal: int
     letters: list[DeadLetter]
     retried: int = 0
+    counts: bool = True
 
 
 @dataclass(frozen=True)

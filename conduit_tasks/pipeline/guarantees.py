@@ -215,6 +215,8 @@ def _failures(destination: Destination) -> str:
         )
     refused = "counts as delivered" if delivery.refused == "complete" else "is a nack"
     parts.append(f"an answer that a retry cannot improve {refused}")
+    if destination.settings.get("schema") == "quarantine":
+        parts.append("a record that does not fit the table is a dead letter that the nack window does not count")
     if delivery.park_keys:
         parts.append("after a dead letter, later records of its key are parked (X4)")
     return "; ".join(parts)

@@ -11,8 +11,19 @@ from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
 from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
-from conduit_tasks.connectors.tables import PARTITION_BY, ROWS, ROWS_PER_COMMIT, SCHEMA, Conflict, again
-from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.connectors.tables import (
+    PARTITION_BY,
+    QUARANTINE,
+    ROWS,
+    ROWS_PER_COMMIT,
+    SCHEMA,
+    Conflict,
+    again,
+    grows,
+    no_column,
+    required,
+)
+from conduit_tasks.errors import ConfigError, DoesNotFit, Refused, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +68,7 @@ class DeltaDestination(BatchDestination):
             raise ConfigError("delta: option 'path' is missing: the table")
         self.chunk = options.integer(self.settings, "rows-per-commit", least=1)  # type: ignore[misc]  # its own
         self._by = options.words(self.settings, "partition-by")
+        self.quarantine = self.settings["schema"] == QUARANTINE
         self._table: Any = None
 
     @classmethod
@@ -138,14 +150,17 @@ class DeltaDestination(BatchDestination):
 
         known = pa.schema([] if self._table is None else self._table.schema().to_arrow())
         new = list(missing((), pa.struct(known), pa.struct(table.schema)))
-        if new and self._table is not None and self.settings["schema"] == "fixed":
-            raise Refused(f"the table has no column '{'.'.join(new[0][0])}'; add it, or write 'schema: merge'")
+        if new and self._table is not None and not grows(self.settings):
+            raise no_column([f"'{'.'.join(new[0][0])}'"])
         columns: dict[str, Any] = {}
         for name in table.column_names:
             column = table.column(name)
             type_ = widened(known.field(name).type, column.type) if name in known.names else valued(column.type)
             if type_ is not None:
                 columns[name] = cast(name, column, type_)
+        for field in known:
+            if not field.nullable and (field.name not in columns or columns[field.name].null_count):
+                raise required(field.name)
         if not columns:
             raise Refused("no field of the payload has a value")
         return pa.table(columns)
@@ -182,12 +197,12 @@ class DeltaDestination(BatchDestination):
                 commit_properties=deltalake.CommitProperties(app_transactions=transactions or None),
             )
         except deltalake.exceptions.SchemaMismatchError as error:
-            raise Refused(f"the rows do not fit the table: {error}") from None
+            raise DoesNotFit(f"the rows do not fit the table: {error}") from None
         except deltalake.exceptions.CommitFailedError as error:
             raise Conflict(str(self._unavailable(error))) from None
         except (OSError, deltalake.exceptions.DeltaError) as error:
             if _INVALID in str(error):
-                raise Refused("a row breaks a constraint of the table (a column that is NOT NULL, or CHECK)") from None
+                raise Refused("a row breaks a constraint of the table (CHECK, or NOT NULL within a column)") from None
             raise self._unavailable(error) from None
 
     def _unavailable(self, error: Exception) -> Unavailable:

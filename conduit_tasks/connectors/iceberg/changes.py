@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 
 from conduit_tasks.connectors.arrow_fit import cast
-from conduit_tasks.errors import ConfigError, Refused
+from conduit_tasks.errors import ConfigError, DoesNotFit, Refused
 from conduit_tasks.record.record import Record
 
 Key = tuple[Any, ...]
@@ -137,7 +137,7 @@ def _one(name: str, value: Any, type_: pa.DataType) -> Any:
     try:
         return cast(name, pa.array([value]), type_)[0].as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise Refused(f"field '{name}' is no {type_}, as the column is: {error}") from None
+        raise DoesNotFit(f"field '{name}' is no {type_}, as the column is: {error}") from None
 
 
 def check_key(names: Sequence[str], schema: Schema) -> None:

@@ -5,7 +5,7 @@ Iceberg has no column without a type, so a field whose values have none yet (nul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
+    DecimalType,
     DoubleType,
     IcebergType,
     ListType,
@@ -26,8 +27,10 @@ from pyiceberg.types import (
     StructType,
 )
 
-from conduit_tasks.connectors.arrow_fit import cast, missing
-from conduit_tasks.errors import ConfigError, Refused
+from conduit_tasks.connectors.arrow_fit import cast, missing, too_narrow
+from conduit_tasks.connectors.column_types import ColumnType
+from conduit_tasks.connectors.tables import EVOLVE, grows, no_column, required
+from conduit_tasks.errors import ConfigError, DoesNotFit, Refused
 
 
 def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType:
@@ -44,7 +47,7 @@ def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType:
     for fits, of in _SIMPLE:
         if fits(type_):
             return of
-    raise Refused(f"there is no column of Iceberg for values of type {type_}; write them as text")
+    raise DoesNotFit(f"there is no column of Iceberg for values of type {type_}; write them as text")
 
 
 _SIMPLE = (
@@ -82,18 +85,41 @@ def new_schema(table: pa.Table, key: Sequence[str], by: Sequence[str]) -> tuple[
     return schema, PartitionSpec(*parts)
 
 
-def grow(transaction: Any, table: pa.Table, fixed: bool) -> None:
-    """Adds columns, and fields within columns, that the rows have values for and the table does not have. Raises
-    Refused if the columns are `fixed`."""
-    there = pa.struct(transaction.table_metadata.schema().as_arrow())
-    new = list(missing((), there, pa.struct(table.schema)))
-    if not new:
-        return
-    if fixed:
-        raise Refused(f"the table has no column '{'.'.join(new[0][0])}'; add it, or write 'schema: merge'")
-    with transaction.update_schema() as update:
-        for path, of in new:
-            update.add_column(path, type_of(of, count(1)))
+def grow(transaction: Any, table: pa.Table, settings: Mapping[str, str]) -> None:
+    """Adds columns, and fields within columns, that the rows have values for and the table does not have; widens those
+    that are too narrow, as option `schema` says. Raises DoesNotFit if the columns are to stay as they are."""
+    there = transaction.table_metadata.schema().as_arrow()
+    new = list(missing((), pa.struct(there), pa.struct(table.schema)))
+    if new and not grows(settings):
+        raise no_column([f"'{'.'.join(new[0][0])}'"])
+    wider: list[tuple[tuple[str, ...], ColumnType]] = []
+    if settings["schema"] == EVOLVE:
+        for name in set(there.names).intersection(table.column_names):
+            wider += too_narrow((name,), there.field(name).type, table.column(name), _may)
+    if new or wider:
+        with transaction.update_schema() as update:
+            for path, of in new:
+                update.add_column(path, type_of(of, count(1)))
+            for path, type_ in wider:
+                update.update_column(path, _TYPES[type_.kind](type_))
+
+
+_DIGITS = 38
+"""Limit of the digits of a decimal (Iceberg)."""
+_TYPES: dict[str, Callable[[ColumnType], IcebergType]] = {
+    "int": lambda _: LongType(),
+    "float": lambda _: DoubleType(),
+    "decimal": lambda type_: DecimalType(type_.size or 0, type_.scale),
+}
+
+
+def _may(one: ColumnType, other: ColumnType) -> bool:
+    """Returns whether Iceberg lets one type become the other: a decimal keeps the digits of its fraction."""
+    return (
+        other.kind in _TYPES
+        and one.scale == other.scale
+        and (other.size or 0) <= (_DIGITS if other.kind == "decimal" else 64)
+    )
 
 
 def fitted(schema: Schema, table: pa.Table) -> pa.Table:
@@ -108,6 +134,6 @@ def fitted(schema: Schema, table: pa.Table) -> pa.Table:
         else:
             column = pa.nulls(table.num_rows, field.type)
         if column.null_count and not field.nullable:
-            raise Refused(f"field '{field.name}' has no value, and the table's column requires one")
+            raise required(field.name)
         columns.append(column)
     return pa.table(columns, schema=types)

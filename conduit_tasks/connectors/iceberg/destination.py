@@ -12,7 +12,7 @@ from conduit_tasks.connectors.connection import ICEBERG
 from conduit_tasks.connectors.iceberg import catalog
 from conduit_tasks.connectors.iceberg.marks import Mark, mark_of
 from conduit_tasks.connectors.rows import Rows
-from conduit_tasks.connectors.tables import PARTITION_BY, ROWS, ROWS_PER_COMMIT, SCHEMA, again
+from conduit_tasks.connectors.tables import PARTITION_BY, QUARANTINE, ROWS, ROWS_PER_COMMIT, SCHEMA, again
 from conduit_tasks.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class IcebergDestination(BatchDestination):
             raise ConfigError("iceberg: option 'key' is of no use with 'mode: append'; write 'mode: upsert'")
         if self._upserts and self.settings["rows"] == "opencdc":
             raise ConfigError("iceberg: option 'rows' must be payload with 'mode: upsert': whole records are appended")
+        self.quarantine = self.settings["schema"] == QUARANTINE
         self._catalog: Any = None
         self._table: Any = None
 
@@ -199,7 +200,7 @@ class IcebergDestination(BatchDestination):
         """Returns rows in the types of the table, whose new columns are part of the commit. Raises Refused."""
         from conduit_tasks.connectors.iceberg import columns
 
-        columns.grow(commit, table, self.settings["schema"] == "fixed")
+        columns.grow(commit, table, self.settings)
         return columns.fitted(commit.table_metadata.schema(), table)
 
     def _key_of(self, schema: Any) -> list[str]:

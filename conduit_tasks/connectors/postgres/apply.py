@@ -13,7 +13,7 @@ from conduit_tasks.connectors.postgres.keys import Key, spellings
 from conduit_tasks.connectors.postgres.read import TRUNCATED, UNCHANGED
 from conduit_tasks.connectors.postgres.staged import copy_rows, identified, staged
 from conduit_tasks.connectors.postgres.tables import Table
-from conduit_tasks.errors import Refused
+from conduit_tasks.errors import DoesNotFit, Refused
 from conduit_tasks.record.record import Record
 
 Cells = dict[str, str | None]
@@ -59,7 +59,7 @@ class Apply:
                 raise Refused("a delete cannot be appended; write `mode: upsert`, or filter it")
             cells = _cells(_fields(record), table)
             if not cells:
-                raise Refused(f"the record has no field that table {name} has a column for")
+                raise DoesNotFit(f"the record has no field that table {name} has a column for")
             pending.added.append(cells)
         else:
             pending.changes.append(_delete(record, pending) if record.operation == "delete" else _put(record, pending))

@@ -6,7 +6,8 @@ import base64
 import binascii
 from typing import Any
 
-from conduit_tasks.errors import Refused
+from conduit_tasks.connectors.column_types import of_postgres
+from conduit_tasks.errors import DoesNotFit
 from conduit_tasks.record import jsons
 
 JSON = ("json", "jsonb")
@@ -15,7 +16,8 @@ _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
 def cell(value: Any, type_: str, column: str) -> str | None:
-    """Returns the text of a value for a column of this type. Raises Refused if bytes are no base64."""
+    """Returns the text of a value for a column of this type. Raises DoesNotFit if the column would hold another value,
+    or if bytes are no base64."""
     if value is None:
         return None
     if type_ in JSON:
@@ -24,7 +26,13 @@ def cell(value: Any, type_: str, column: str) -> str | None:
         return _bytes(value, column)
     if isinstance(value, list) and type_.endswith("[]"):
         return _array(value, type_[:-2], column)
-    return _text(value)
+    text = text_of(value)
+    if (of := of_postgres(type_)) is not None:
+        if why := of.unfit(text if of.kind == "text" else value):
+            raise DoesNotFit(f"field '{column}' does not fit the column, which is {type_}: {why}")
+        if of.kind == "int" and isinstance(value, float):
+            return str(int(value))
+    return text
 
 
 def copy_line(cells: list[str | None]) -> str:
@@ -32,7 +40,8 @@ def copy_line(cells: list[str | None]) -> str:
     return "\t".join("\\N" if c is None else c.translate(_COPY) for c in cells) + "\n"
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Returns the text of a value for a column of any other type."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -50,7 +59,7 @@ def _bytes(value: Any, column: str) -> str:
     try:
         return "\\x" + base64.b64decode(value, validate=True).hex()
     except (TypeError, ValueError, binascii.Error):
-        raise Refused(f"column {column} is bytea, which takes base64 text") from None
+        raise DoesNotFit(f"column {column} is bytea, which takes base64 text") from None
 
 
 def _array(values: list[Any], type_: str, column: str) -> str:

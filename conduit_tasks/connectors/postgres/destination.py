@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
@@ -12,10 +12,12 @@ from conduit_tasks.connectors.connection import POSTGRES
 from conduit_tasks.connectors.postgres.client import checked_url, connect, library, said
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
-from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
+from conduit_tasks.connectors.tables import EVOLVE, FREEZE, QUARANTINE, no_column, schema_option
+from conduit_tasks.errors import ConfigError, DoesNotFit, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
+    from conduit_tasks.connectors.postgres.apply import Apply
     from conduit_tasks.templates.template import Template
 
 _COLLECTION = '{{ index .Metadata "opencdc.collection" }}'
@@ -55,6 +57,7 @@ class PostgresDestination(BatchDestination):
                 default="refuse",
                 choices=("refuse", "ignore"),
             ),
+            schema_option(FREEZE),
             *TRANSACTIONS,
         ),
         connection=POSTGRES,
@@ -70,6 +73,10 @@ class PostgresDestination(BatchDestination):
         self._key = tuple(options.words(self.settings, "key"))
         self._append = self.settings["mode"] == "append"
         self._ignore = self.settings["unknown-fields"] == "ignore"
+        self._evolves = self.settings["schema"] == EVOLVE
+        self.quarantine = self.settings["schema"] == QUARANTINE
+        if self._ignore and self._evolves:
+            raise ConfigError("postgres: with 'schema: evolve' no field is unknown; leave out 'unknown-fields: ignore'")
         self.chunk = options.integer(self.settings, "chunk", least=1)  # type: ignore[misc]  # its own
         self._lock_timeout = int(options.duration(self.settings, "lock-timeout") * 1000)
         self._index_table = index_table(self.settings, "postgres")
@@ -103,9 +110,8 @@ class PostgresDestination(BatchDestination):
                 self._table(connection.connection.dbapi_connection, self._template.constant)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """Writes the rows in one transaction. Raises Refused, Unavailable."""
-        from conduit_tasks.connectors.postgres.apply import Apply
-
+        """Writes the rows in one transaction, with the change of a table that they need. Raises Refused,
+        Unavailable."""
         records = rows.records()
         with self._translated():
             if rows.numbers is not None:
@@ -114,13 +120,52 @@ class PostgresDestination(BatchDestination):
                 known = self._index.advance(connection, rows.numbers) if rows.numbers is not None else 0
                 raw = connection.connection.dbapi_connection
                 with raw.cursor() as cursor:
-                    apply = Apply(cursor, self._append)
-                    for record in records[known:]:
-                        apply.take(record, *self._place(raw, record))
-                    apply.finish()
+                    self._changes(raw, cursor, records, known).finish()
                 # Invariant 4: a writer that lost the lease meanwhile must not overwrite its successor's newer rows.
                 self.still_ours()
         return None
+
+    def _changes(self, raw: Any, cursor: Any, records: list[Record], known: int) -> Apply:
+        """Returns the changes of the records behind the first `known`; tables that evolve take them by then."""
+        try:
+            return self._taken(raw, cursor, records, known)
+        except DoesNotFit:
+            # A change of a table that is rolled back is not one to remember.
+            if not self._evolves or not self._grown(raw, cursor, records[known:]):
+                raise
+        try:
+            return self._taken(raw, cursor, records, known)
+        finally:
+            self._tables = {}
+
+    def _taken(self, raw: Any, cursor: Any, records: list[Record], known: int) -> Apply:
+        from conduit_tasks.connectors.postgres.apply import Apply
+
+        apply = Apply(cursor, self._append)
+        for n, record in enumerate(records[known:], known):
+            try:
+                apply.take(record, *self._place(raw, record))
+            except Refused as error:
+                error.row = n
+                raise
+        return apply
+
+    def _grown(self, raw: Any, cursor: Any, records: list[Record]) -> bool:
+        """Returns whether a table was changed for these records."""
+        from conduit_tasks.connectors.postgres.growth import grow
+
+        payloads: dict[str, list[dict[str, Any]]] = {}
+        for record in records:
+            with suppress(RecordError):
+                if record.operation != "delete" and isinstance(record.after, dict):
+                    payloads.setdefault(self._template.render(record), []).append(record.after)
+        changed = False
+        for name, fields in payloads.items():
+            with suppress(ConfigError):  # there is no such table
+                self._table(raw, name)
+                changed |= grow(cursor.execute, raw, name if "." in name else f"public.{name}", fields)
+        self._tables = {}
+        return changed
 
     def close(self) -> None:
         if self._engine is not None:
@@ -156,18 +201,20 @@ class PostgresDestination(BatchDestination):
             raise Refused("the record names no table: it has no metadata opencdc.collection; write option 'table'")
         try:
             table = self._table(raw, name)
-            fields = record.after if isinstance(record.after, dict) and not self._ignore else {}
-            if unknown := sorted(fields.keys() - table.columns.keys()):
+            after = record.after if isinstance(record.after, dict) and not self._ignore else {}
+            # Null says nothing that would be lost.
+            fields = {field for field, value in after.items() if value is not None}
+            if unknown := sorted(fields - table.columns.keys()):
                 # The column may have been added since.
                 self._tables.pop(name)
                 table = self._table(raw, name)
-                unknown = sorted(fields.keys() - table.columns.keys())
+                unknown = sorted(fields - table.columns.keys())
         except ConfigError as error:
             if self._template.constant is not None:
                 raise
-            raise Refused(str(error)) from None
+            raise DoesNotFit(str(error)) from None
         if unknown:
-            raise Refused(f"table {name} has no column {', '.join(unknown)}; add it, or write 'unknown-fields: ignore'")
+            raise no_column(unknown, "" if self._evolves else " or 'unknown-fields: ignore'")
         return name, table, self._key or table.key
 
     def _table(self, raw: Any, name: str) -> Any:
@@ -188,7 +235,7 @@ class PostgresDestination(BatchDestination):
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Raises the project's errors for the database's (SEMANTICS T6); those of SQLAlchemy as `sql_errors` does."""
-        from conduit_tasks.connectors.sql.errors import of_the_rows, translated
+        from conduit_tasks.connectors.sql.errors import of_the_rows, refused, translated
 
         psycopg2 = library()
         where = f"postgres table {self.settings['table']}"
@@ -197,7 +244,7 @@ class PostgresDestination(BatchDestination):
                 yield
         except psycopg2.Error as error:
             if isinstance(error, psycopg2.IntegrityError | psycopg2.DataError) or of_the_rows(error):
-                raise Refused(f"{where}: {said(error)}") from error
+                raise refused(error)(f"{where}: {said(error)}") from error
             if isinstance(error, psycopg2.errors.UndefinedTable | psycopg2.errors.UndefinedColumn):
                 raise Unavailable(f"{where}: changed meanwhile: {said(error)}") from error
             if isinstance(error, psycopg2.ProgrammingError):

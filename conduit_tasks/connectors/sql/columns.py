@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from conduit_tasks.errors import ConfigError, RecordError, Refused
+from conduit_tasks.connectors.column_types import ColumnType
+from conduit_tasks.errors import ConfigError, DoesNotFit, RecordError, Refused
 from conduit_tasks.record import fields, jsons
 from conduit_tasks.record.record import Data, Record
 
@@ -41,12 +42,25 @@ class Column:
     value: Callable[[Record], Any]
     type: str = "text"
     stored: Literal["text", "json", ""] = ""
+    holds: ColumnType | None = None
+    """Type of a column that may not hold a value exactly."""
 
-    def stored_as(self, type_: sa.types.TypeEngine[Any]) -> Column:
+    def stored_as(self, type_: sa.types.TypeEngine[Any], holds: ColumnType | None) -> Column:
         """Returns the column as the table has it."""
         if isinstance(type_, sa.JSON):
-            return replace(self, stored="json")
-        return replace(self, stored="text" if isinstance(type_, sa.String) else "")
+            return replace(self, stored="json", holds=holds)
+        return replace(self, stored="text" if isinstance(type_, sa.String) else "", holds=holds)
+
+    def cell(self, record: Record) -> Any:
+        """Returns the cell of a record. Raises RecordError if the record has no such field."""
+        return cell(self.value(record), self.stored)
+
+    def checked(self, record: Record) -> Any:
+        """Returns the cell. Raises DoesNotFit if the column would hold another value."""
+        found = self.cell(record)
+        if self.holds is not None and found is not ABSENT and (why := self.holds.unfit(found)):
+            raise DoesNotFit(f"field '{self.name}' does not fit the column: {why}")
+        return found
 
     def sql_type(self) -> sa.types.TypeEngine[Any]:
         return TYPES[self.type]()
@@ -73,7 +87,7 @@ def columns_of_setting(text: str) -> list[Column]:
 def columns_of_table(names: Sequence[str]) -> list[Column]:
     """Returns columns by their names alone. A table with both `metadata` and `payload` holds whole records: there the
     names of RECORD_TYPES mean the parts of a record; every other name is a field of the payload."""
-    whole = {"metadata", "payload"} <= set(names)
+    whole = whole_records(names)
     out = []
     for name in names:
         if whole and name in RECORD_TYPES:
@@ -83,11 +97,16 @@ def columns_of_table(names: Sequence[str]) -> list[Column]:
     return out
 
 
+def whole_records(names: Iterable[str]) -> bool:
+    """Returns whether a table with these columns holds whole records."""
+    return {"metadata", "payload"} <= set(names)
+
+
 def row_of(record: Record, columns: Sequence[Column]) -> list[Any]:
     """Returns the cells of a record; ABSENT where a payload leaves a column of the table out. Raises Refused if a field
-    that `columns` names is missing."""
+    that `columns` names is missing, DoesNotFit if a column would hold another value."""
     try:
-        return [cell(column.value(record), column.stored) for column in columns]
+        return [column.checked(record) for column in columns]
     except RecordError as error:
         raise Refused(str(error)) from error
 
@@ -106,13 +125,14 @@ def cell(value: Any, stored: str = "") -> Any:
     return value
 
 
-def _payload(record: Record) -> Data:
+def payload(record: Record) -> Data:
+    """Returns what the fields of a row are taken from."""
     return record.after if record.after is not None else record.before
 
 
 def _payload_field(name: str) -> Callable[[Record], Any]:
     def value(record: Record) -> Any:
-        data = _payload(record)
+        data = payload(record)
         if isinstance(data, bytes):
             raise RecordError(f"column {name} is a field of the payload, which is raw; decode it first (json.decode)")
         return data.get(name, ABSENT) if data else ABSENT
@@ -128,7 +148,7 @@ _RECORD_PARTS: dict[str, Callable[[Record], Any]] = {
     "operation": lambda r: r.operation,
     "metadata": lambda r: r.meta(),
     "key": lambda r: r.key,
-    "payload": _payload,
+    "payload": payload,
 }
 
 

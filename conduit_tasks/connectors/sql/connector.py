@@ -24,7 +24,8 @@ transaction, in `index-table`, and a chunk that comes again is dropped, in eithe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from itertools import compress, groupby
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,19 @@ from conduit_tasks.connectors.sql.columns import (
     Column,
     columns_of_setting,
     columns_of_table,
+    payload,
     row_of,
+    whole_records,
 )
 from conduit_tasks.connectors.sql.errors import translated
+from conduit_tasks.connectors.sql.growth import add, grow, types_of
 from conduit_tasks.connectors.sql.index import SqlIndex
 from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
 from conduit_tasks.connectors.sql.source import SqlSource
 from conduit_tasks.connectors.sql.url import address, limits
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.connectors.tables import EVOLVE, QUARANTINE, no_column, schema_option
+from conduit_tasks.errors import ConfigError, DoesNotFit, RecordError, Refused, Unavailable
+from conduit_tasks.record.record import Record
 from conduit_tasks.spool.durable import make_folders
 
 DIALECTS = ("sqlite", "postgresql")
@@ -80,6 +86,7 @@ class SqlDestination(BatchDestination):
                 choices=("upsert", "append"),
             ),
             Option("id-column", "column of the record's id", default="id"),
+            schema_option(None, "; default: freeze, but fields without a column are left out"),
             *TRANSACTIONS,
         ),
         connection=SQL,
@@ -106,8 +113,11 @@ class SqlDestination(BatchDestination):
             raise ConfigError(f"sql: option 'columns' must not name '{self._id}', which holds the record's id")
         self.chunk = options.integer(s, "chunk", least=1)  # type: ignore[misc]  # a setting here, a class's constant elsewhere
         self._lock_timeout = options.duration(s, "lock-timeout")
+        self._schema_is = s.get("schema", "")
+        self.quarantine = self._schema_is == QUARANTINE
         self._engine: sa.Engine | None = None
         self._written: list[Column] | None = None
+        self._whole = False
 
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
@@ -125,41 +135,87 @@ class SqlDestination(BatchDestination):
             if self._engine is None:
                 self._engine = self._connect()
             if self._written is None:
-                self._written = self._prepare(self._engine)
+                with self._engine.begin() as connection:
+                    self._written = self._prepare(connection)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         assert self._engine is not None
-        assert self._written is not None
-        names = [*([self._id] if self._with_id else []), *(c.name for c in self._written)]
+        if self._written is None:
+            self.open(None)
         try:
             with translated(self._named()):
                 if rows.numbers is not None:
                     self._index.create(self._engine)
-                numbered = self._values(rows)
+                records = rows.records()
                 with self._engine.begin() as connection:
                     known = self._index.advance(connection, rows.numbers) if rows.numbers is not None else 0
-                    new = [v for v in numbered if v[0] >= known]
-                    for named, group in groupby(new, key=lambda v: tuple(c is not ABSENT for c in v[1])):
+                    new = self._cells(connection, records, known)
+                    names = [*([self._id] if self._with_id else []), *(c.name for c in self._written or ())]
+                    for named, group in groupby(new, key=lambda cells: tuple(c is not ABSENT for c in cells)):
                         written = list(compress(names, named))
-                        values = [dict(zip(written, compress(cells, named))) for _, cells in group]
+                        values = [dict(zip(written, compress(cells, named))) for cells in group]
                         self._execute(connection, written, values)
                     # Invariant 4: a writer that lost the lease meanwhile must not overwrite its successor's newer rows.
                     self.still_ours()
-        except Unavailable:
-            # The next `open` looks at the table again: the database may have been restored without it.
-            self._written = None
+        except (Unavailable, Refused) as error:
+            if not isinstance(error, Refused) or isinstance(error, DoesNotFit) or self._schema_is == EVOLVE:
+                # The next `open` looks at the table again: the database may have been restored without it, a column may
+                # have been added or changed since, or a change of ours was rolled back.
+                self._written = None
             raise
         return None
 
-    def _values(self, rows: Rows) -> list[tuple[int, list[Any]]]:
-        """Returns (place among the rows, cells) of each row to write. Raises Refused if a record lacks a field."""
-        assert self._written is not None
-        numbered = list(enumerate(rows.records()))
+    def _cells(self, connection: sa.Connection, records: list[Record], known: int) -> list[list[Any]]:
+        """Returns the cells of each row to write, of the records behind the first `known`. A table that evolves takes
+        them by then. Raises Refused if a record lacks a field, or does not fit."""
+        numbered = list(enumerate(records))[known:]
         if not self._append:
             # The last record of an id wins: PostgreSQL updates no row twice in one statement.
             numbered = list({record.id: (n, record) for n, record in numbered}.values())
-        head = (lambda r: [r.id]) if self._with_id else (lambda r: [])
-        return [(n, [*head(record), *row_of(record, self._written)]) for n, record in numbered]
+        try:
+            return self._fitting(numbered)
+        except DoesNotFit:
+            if self._schema_is != EVOLVE or not self._grown(connection, [record for _, record in numbered]):
+                raise
+        self._written = self._prepare(connection)
+        return self._fitting(numbered)
+
+    def _fitting(self, numbered: list[tuple[int, Record]]) -> list[list[Any]]:
+        assert self._written is not None
+        known = {c.name for c in self._written}
+        strict = bool(self._schema_is) and self._columns is None and not self._whole
+        cells = []
+        for n, record in numbered:
+            try:
+                if strict and (unknown := sorted(self._unknown(record, known))):
+                    also = f"; column {self._id} holds the record's id" if self._id in unknown else ""
+                    raise no_column(unknown, also)
+                row = row_of(record, self._written)
+            except Refused as error:
+                error.row = n
+                raise
+            cells.append([record.id, *row] if self._with_id else row)
+        return cells
+
+    def _unknown(self, record: Record, known: Container[str]) -> list[str]:
+        data = payload(record)
+        fields = data.items() if isinstance(data, dict) else ()
+        # Null says nothing that would be lost.
+        return [name for name, value in fields if value is not None and name not in known]
+
+    def _grown(self, connection: sa.Connection, records: list[Record]) -> bool:
+        """Returns whether the table was changed for these records."""
+        written = self._written or []
+        known = {c.name for c in written}
+        rows = []
+        for record in records:
+            with suppress(RecordError):
+                cells = {c.name: c.cell(record) for c in written}
+                new = () if self._columns is not None or self._whole else self._unknown(record, known)
+                data = payload(record)
+                row = {name: value for name, value in cells.items() if value is not ABSENT}
+                rows.append({**row, **{name: data[name] for name in new if isinstance(data, dict)}})
+        return grow(connection, self._place(connection), rows, but=self._id)
 
     def close(self) -> None:
         if self._engine is not None:
@@ -173,17 +229,29 @@ class SqlDestination(BatchDestination):
         arguments = limits(self._url, 0.9 * self.limit, self._lock_timeout)
         return sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=self._dialect != "sqlite")
 
-    def _prepare(self, engine: sa.Engine) -> list[Column]:
+    def _place(self, connection: sa.Connection) -> tuple[str | None, str]:
+        """Returns the schema and the name of the table."""
+        if self._schema is None and self._dialect == "postgresql":
+            return sa.inspect(connection).default_schema_name, self._table
+        return self._schema, self._table
+
+    def _prepare(self, connection: sa.Connection) -> list[Column]:
         """Returns the columns to write. Raises ConfigError if the table cannot take them."""
-        inspector = sa.inspect(engine)
-        if not inspector.has_table(self._table, self._schema):
-            self._create(engine)
-            inspector = sa.inspect(engine)
+        if not sa.inspect(connection).has_table(self._table, self._schema):
+            self._create(connection)
+        inspector = sa.inspect(connection)
         present = {c["name"]: c["type"] for c in inspector.get_columns(self._table, self._schema)}
+        absent = [c for c in self._columns or () if c.name not in present]
+        if absent and self._schema_is == EVOLVE:
+            add(connection, self._place(connection), {c.name: c.type for c in absent})
+            inspector = sa.inspect(connection)
+            present = {c["name"]: c["type"] for c in inspector.get_columns(self._table, self._schema)}
         self._check(inspector, list(present))
         self._with_id = not self._append or self._id in present
+        self._whole = self._columns is None and whole_records(present)
         columns = self._columns or columns_of_table([name for name in present if name != self._id])
-        return [c.stored_as(present[c.name]) for c in columns]
+        types = types_of(connection, self._place(connection))
+        return [c.stored_as(present[c.name], types.get(c.name)) for c in columns]
 
     def _check(self, inspector: sa.Inspector, present: list[str]) -> None:
         where = self.settings["table"]
@@ -204,8 +272,10 @@ class SqlDestination(BatchDestination):
                 "there twice; add a unique constraint, or name another `id-column`"
             )
 
-    def _create(self, engine: sa.Engine) -> None:
-        columns = self._columns if self._columns is not None else columns_of_table(list(RECORD_TYPES))
+    def _create(self, connection: sa.Connection) -> None:
+        # A table that evolves gets the payload's fields as they come.
+        names = [] if self._schema_is == EVOLVE else list(RECORD_TYPES)
+        columns = self._columns if self._columns is not None else columns_of_table(names)
         table = sa.Table(
             self._table,
             sa.MetaData(),
@@ -214,8 +284,7 @@ class SqlDestination(BatchDestination):
             schema=self._schema,
         )
         # Two attempts may create it at once: the second one finds it there.
-        with engine.begin() as connection:
-            connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+        connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
 
     def _execute(self, connection: sa.Connection, names: list[str], values: list[dict[str, Any]]) -> None:
         """Writes rows that have values for the same columns."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sqlalchemy import exc
 
 from conduit_tasks.connectors.outcome import clip
-from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.errors import ConfigError, DoesNotFit, Refused, Unavailable
 
 
 @contextmanager
@@ -20,18 +20,18 @@ def translated(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except (exc.IntegrityError, exc.DataError) as error:
-        raise Refused(_said(where, error)) from error.orig
     except exc.DBAPIError as error:
-        if of_the_rows(error.orig):
-            raise Refused(_said(where, error)) from error.orig
+        if isinstance(error, exc.IntegrityError | exc.DataError) or of_the_rows(error.orig):
+            raise refused(error.orig)(_said(where, error)) from error.orig
         if isinstance(error, exc.OperationalError | exc.InternalError) or error.connection_invalidated:
             raise Unavailable(_said(where, error)) from error
         if _binding(error):
             raise Refused(_said(where, error)) from error.orig
         raise ConfigError(f"{_said(where, error)}; fix the table, the rights or `columns`") from error
-    except (OverflowError, ValueError) as error:
-        # Drivers refuse some values before the database sees them: NUL in text, integers beyond 64 bits.
+    except OverflowError as error:
+        # Drivers refuse some values before the database sees them: integers beyond 64 bits, NUL in text.
+        raise DoesNotFit(f"{where}: {clip(str(error))}") from error
+    except ValueError as error:
         raise Refused(f"{where}: {clip(str(error))}") from error
     except exc.SQLAlchemyError as error:
         raise Unavailable(f"{where}: {clip(str(error))}") from error
@@ -59,13 +59,33 @@ def of_the_rows(error: object) -> bool:
     """
     if getattr(getattr(error, "diag", None), "source_function", None) == "ExecWithCheckOptions":
         return True
-    state = getattr(error, "pgcode", None) or getattr(error, "sqlstate", None)
-    if not isinstance(state, str) or len(state) != 5:
+    state = state_of(error)
+    if len(state) != 5:
         return False
     class_ = state[:2]
     if state in _TYPES:
         return True
     return class_ in ("21", "22", "23", "27", "38", "39", "44") or (class_[0] in _BEYOND and class_ not in _SERVERS)
+
+
+def state_of(error: object) -> str:
+    """Returns the SQLSTATE of a driver's error, or of the one that SQLAlchemy wrapped; "" if there is none."""
+    error = getattr(error, "orig", error)
+    state = getattr(error, "pgcode", None) or getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else ""
+
+
+_NOT_NULL = "23502"
+_SQLITE = (20, 3091, 1299)
+"""SQLITE_MISMATCH, SQLITE_CONSTRAINT_DATATYPE (a `STRICT` table), SQLITE_CONSTRAINT_NOTNULL."""
+
+
+def refused(error: object) -> type[Refused]:
+    """Returns the error for a row that a database refuses, by its driver's error: of the columns, if they cannot hold
+    a value (SQLSTATE's class 22, another type) or require one."""
+    state = state_of(error)
+    of_columns = state[:2] == "22" or state in _TYPES or state == _NOT_NULL
+    return DoesNotFit if of_columns or getattr(error, "sqlite_errorcode", None) in _SQLITE else Refused
 
 
 def _binding(error: exc.DBAPIError) -> bool:
