@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker import scripts
@@ -38,7 +39,11 @@ class Shards:
 
         `by`: `key`, `partition` or `none`; `matched`: records that the trigger matched. Raises Fenced, PipelineStopped.
         """
-        keys = {**self._of(destination), "micro_batch": self._keys.micro_batch(m)}
+        keys = {
+            **self._of(destination),
+            "micro_batch": self._keys.micro_batch(m),
+            "window": self._keys.window(destination),
+        }
         fixed = self._access.run(scripts.DIVIDE, keys, m=m, token=token, by=by, count=count, matched=matched)
         if int(fixed[1]) == 1:
             return None
@@ -131,14 +136,23 @@ class Shards:
         completes = dict(completing or {})
         self._access.run(scripts.WHOLE, keys, m=m, token=token, shard=shard, records=records, completing=completes)
 
-    def merge(self, destination: str, m: int, token: int, confirmed: RangeSet) -> None:
-        """Has one task finish the divided micro-batch m, of which these seqs are confirmed. Raises Fenced,
-        PipelineStopped."""
+    def voted(self, destination: str, m: int, count: int) -> list[int]:
+        """Returns per shard of the divided micro-batch m the number of its first records that have voted (C6)."""
+        window = self._access.hash(self._keys.window(destination))
+        names = ["", *(f":{shard}" for shard in range(1, count))]
+        return [int(window.get(f"next{of}", 0)) if window.get(f"m{of}") == str(m) else 0 for of in names]
+
+    def merge(self, destination: str, m: int, token: int, confirmed: RangeSet, voted: RangeSet) -> None:
+        """Has one task finish the divided micro-batch m, of which these seqs are confirmed, and these ordinals (number
+        among the matched records) have voted in a shard. Raises Fenced, PipelineStopped."""
         keys = {**self._of(destination), "window": self._keys.window(destination)}
-        parts = [RangeSet(tuple(some)) for some in portions(confirmed.ranges, MOST)] or [RangeSet()]
-        for at, some in enumerate(parts):
+        each = [[RangeSet(tuple(some)) for some in portions(given.ranges, MOST)] for given in (confirmed, voted)]
+        parts = list(zip_longest(*each, fillvalue=RangeSet())) or [(RangeSet(), RangeSet())]
+        for at, (some, ordinals) in enumerate(parts):
             first, last = at == 0, at == len(parts) - 1
-            self._access.run(scripts.MERGE, keys, m=m, token=token, ranges=str(some), first=first, last=last)
+            self._access.run(
+                scripts.MERGE, keys, m=m, token=token, ranges=str(some), voted=str(ordinals), first=first, last=last
+            )
 
     def _of(self, destination: str) -> dict[str, str]:
         return {

@@ -124,15 +124,20 @@ class Shard:
             (seqs[a - 1] + 1 if a else 0, seqs[b + 1] - 1 if b + 1 < len(seqs) else self.total - 1) for a, b in numbers
         )
 
-    def exactly(self, numbers: RangeSet | None) -> RangeSet:
+    def exactly(self, numbers: RangeSet | None) -> Seqs:
         """Returns the seqs of the shard's records with these numbers (None: all), and of no others, once `rows` is
         exhausted."""
         mine = self._seqs[: self.records]
         some = [mine] if numbers is None else [mine[a : b + 1] for a, b in numbers]
-        seqs = np.concatenate([np.empty(0, np.int64), *some])
-        ends = np.flatnonzero(np.diff(seqs, append=seqs[-1:] + 2) != 1)
-        firsts = seqs[np.concatenate([[0], ends[:-1] + 1])] if len(seqs) else seqs
-        return RangeSet(tuple(zip(firsts.tolist(), seqs[ends].tolist())))
+        return np.concatenate([np.empty(0, np.int64), *some])
+
+
+def ranges_of(numbers: Seqs) -> RangeSet:
+    """Returns exactly these numbers, each of which comes once, in any order."""
+    ascending = np.sort(numbers)
+    breaks = np.flatnonzero(np.diff(ascending) != 1) + 1
+    runs = np.split(ascending, breaks) if len(ascending) else []
+    return RangeSet(tuple((int(run[0]), int(run[-1])) for run in runs))
 
 
 def key_hashes(batch: pa.RecordBatch) -> Seqs:

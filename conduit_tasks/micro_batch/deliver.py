@@ -180,7 +180,9 @@ class Drain:
         """Has one task finish what several have begun, as the file names a plugin by now of which one task writes."""
         context, name, number = self.context, self.destination.id, division.micro_batch
         task = ShardTask(context.pipeline, name, number, self.lease.token, self.run, division=division)
-        context.broker.shards.merge(name, number, self.lease.token, task.confirmed(context))
+        shards = context.broker.shards
+        confirmed, voted = task.merged(context, shards.voted(name, number, division.count))
+        shards.merge(name, number, self.lease.token, confirmed, voted)
         log.info("micro-batch %d, which %d tasks have begun, is finished by one: %s", number, division.count, why)
 
     def _deliver(self, number: int, epoch: int = 0, division: Division | None = None) -> None:

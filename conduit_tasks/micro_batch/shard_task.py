@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.state import Division
 from conduit_tasks.delivery.latency import Latencies
-from conduit_tasks.delivery.shard import Shard
+from conduit_tasks.delivery.shard import Shard, ranges_of
 from conduit_tasks.delivery.shard_port import ShardPort
 from conduit_tasks.delivery.work import DeliveryReport, Work
 from conduit_tasks.errors import ConduitError
@@ -58,15 +60,23 @@ class ShardTask(DeliverTask):
             return shard.seqs(confirmed)
         return RangeSet()
 
-    def confirmed(self, context: Context) -> RangeSet:
-        """Returns the seqs that are confirmed of the whole micro-batch, by all of its shards."""
-        manifest, seqs = self._manifest(context), list[tuple[int, int]]()
-        for number, (done, records) in enumerate(zip(self.division.done, self.division.whole)):
-            if done or records:
-                shard = Shard(self.division.by, self.division.count, number, manifest)
+    def merged(self, context: Context, voted: Sequence[int]) -> tuple[RangeSet, RangeSet]:
+        """Returns the seqs of the whole micro-batch that are confirmed by all of its shards, and the ordinals of the
+        records that have voted; `voted`: per shard, the number of these, its first ones."""
+        manifest, division = self._manifest(context), self.division
+        confirmed, of_voters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for number, (done, records, first) in enumerate(zip(division.done, division.whole, voted)):
+            if done or records or first:
+                shard = Shard(division.by, division.count, number, manifest)
                 self._read_through(context, manifest, shard)
-                seqs += shard.exactly(done if records is None else None).ranges
-        return RangeSet.of(seqs)
+                confirmed.append(shard.exactly(done if records is None else None))
+                of_voters.append(shard.exactly(RangeSet.of([(0, first - 1)] if first else [])))
+        voters = np.concatenate(of_voters)
+        if len(voters):
+            destination = context.pipeline.destination(self.destination)
+            rows = rows_of(context, manifest, destination, ("slice", "n"))
+            voters = np.searchsorted(np.unique(np.concatenate([seqs for seqs, _ in rows])), voters)
+        return ranges_of(np.concatenate(confirmed)), ranges_of(voters)
 
     def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline

@@ -127,11 +127,13 @@ def _destination(  # noqa: PLR0917 - what is known of one destination
     if odd := {event for event, _ in dead} - nacked:
         found.broken(f"{destination} has dead letters of events that nothing failed: {_some(odd)}")
     found.duplicates += more.total()
-    if more and destination != "web" and not (scenario.forgetful and destination != "table"):
+    # What was written at one place and not confirmed stays there if the file names another one by then.
+    moved = scenario.changed and destination == "few"
+    if more and destination != "web" and not moved and not (scenario.forgetful and destination != "table"):
         found.broken(f"duplicates at {destination}: {_some(more)}")
     if destination == "web" and more.total() > found.bound:
         found.broken(f"duplicates at web: {more.total()}, its interruptions explain {found.bound}")
-    if resent is None or destination not in resent.apart:
+    if not moved and (resent is None or destination not in resent.apart):
         # What is sent again comes late, unless the rest of its key waits.
         late = {event for event, _ in letters.get(BEFORE_FAN_OUT, ())} if scenario.parks else again
         back = _inversions(scenario, destination, arrived, late if scenario.resends else set())
@@ -211,6 +213,8 @@ def _inversions(scenario: Scenario, destination: str, arrived: list[Event], late
     those of `late`."""
     parks = scenario.parks and destination == "file"
     order = scenario.order if destination == "web" or parks else "partition"
+    if destination == "few" and scenario.bulk:
+        order = scenario.bulk
     if order == "none":
         return []
     seen = set(late)

@@ -24,6 +24,7 @@ from conduit_tasks.broker.leases import Lease, Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
+from conduit_tasks.broker.shards import Shards
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
 from conduit_tasks.topology import Node
 from conduit_tasks.verify.refused import Calls
@@ -34,15 +35,19 @@ Hook = tuple[Any, str, Callable[..., None] | None, Callable[..., None] | None]
 """A hook: class, method, function called before it, function called after it."""
 
 
-RESENDS: dict[str, tuple[type, str, int]] = {
+FENCED: dict[str, tuple[type, str, int]] = {
     "claim": (Redrives, "claim", 1),
     "settle": (Redrives, "settle", 1),
     "unpark": (Redrives, "unpark", 1),
     "dispatch": (Redrives, "dispatch", 0),
     "replay_begin": (Replays, "begin", 2),
     "replay_confirm": (Replays, "confirm", 2),
+    "divide": (Shards, "divide", 2),
+    "confirm_shard": (Shards, "confirm", 2),
+    "whole": (Shards, "whole", 2),
+    "merge": (Shards, "merge", 2),
 }
-"""Calls of a redrive or a replay: what → part, method, place of the token among the arguments."""
+"""Calls of resends and of shards: what → part, method, place of the token among the arguments."""
 AGAIN = 0.06
 """Probability that a call is tried once more, each time that it could be."""
 
@@ -83,10 +88,7 @@ class Guards:
                 for part, name, before, after in parts
             ),
             (Lease, "release", self._releasing, None),
-            *(
-                (part, name, partial(self._resending, what, name, at), None)
-                for what, (part, name, at) in RESENDS.items()
-            ),
+            *((part, name, partial(self._fenced, what, name, at), None) for what, (part, name, at) in FENCED.items()),
         ]
 
     def _staging(self, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
@@ -155,7 +157,7 @@ class Guards:
         call = lambda: broker.deliveries.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
         self._calls.refused("confirm of what is confirmed in part", InvariantBroken, call)
 
-    def _resending(self, what: str, method: str, at: int, part: Any, *args: Any, **named: Any) -> None:
+    def _fenced(self, what: str, method: str, at: int, part: Any, *args: Any, **named: Any) -> None:
         if self._due(f"{what} fenced"):
             call = lambda: getattr(part, method)(*args[:at], 1, *args[at + 1 :], **named)  # noqa: E731
             self._calls.refused(f"{what} with an old token", Fenced, call)

@@ -52,6 +52,7 @@ class History:
         self.random = self.world.random
         self.disk = Disk(home)
         self.found = Found()
+        self._tasks = scenario.tasks
         self.odd: list[str] = []
         self.runs = 0
         self.interrupted = 0
@@ -66,6 +67,8 @@ class History:
         self.resends = Resends(self)
         self.world.beats = self.lasting is not None
         self.pipeline: Pipeline
+        self.load: Callable[[], Pipeline]
+        """Reads the pipeline's file."""
         self.operator: Operator
 
     def _queue_point(self, what: str) -> None:
@@ -155,6 +158,9 @@ class History:
 
         scenario = self.scenario
         each = scenario.unconfirmed + scenario.untold + 1
+        if scenario.attempts:
+            # Its tasks are under way beside each other.
+            each *= self._tasks
         self.found.bound = (
             self.interrupted * each * 2
             + self.stopped * scenario.unconfirmed

@@ -14,14 +14,11 @@ from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node
 from conduit_tasks.verify import deadly
 from conduit_tasks.verify.machine import PATIENCE
-from conduit_tasks.verify.scenario import LOST, Scenario
-from conduit_tasks.verify.scenario_file import PIPELINE
+from conduit_tasks.verify.scenario import LOST
+from conduit_tasks.verify.scenario_file import PIPELINE, text_of
 
 if TYPE_CHECKING:
-    from conduit_tasks.topology import Pipeline
-    from conduit_tasks.verify.disk import Disk
-    from conduit_tasks.verify.result import Found
-    from conduit_tasks.verify.world import World
+    from conduit_tasks.verify.history import History
 
 JUMP = 3_600.0
 """Seconds that a clock jumps by."""
@@ -32,13 +29,11 @@ State = dict[Any, Any]
 class Operator:
     """Acts on the pipeline and its Redis from outside. `rolled_back`: sends that Redis may have forgotten."""
 
-    def __init__(  # noqa: PLR0917 - all that it acts on
-        self, world: World, scenario: Scenario, pipeline: Pipeline, disk: Disk, client: Any, found: Found
-    ) -> None:
-        self.world, self.scenario, self.pipeline, self.disk, self.client = world, scenario, pipeline, disk, client
-        self.found = found
-        self.raw = redis.Redis.from_url(url_of(client), socket_timeout=PATIENCE)
-        self.broker = Broker(PIPELINE, client)
+    def __init__(self, history: History) -> None:
+        self.history, self.world, self.scenario, self.disk = history, history.world, history.scenario, history.disk
+        self.client, self.found = history.client, history.found
+        self.raw = redis.Redis.from_url(url_of(self.client), socket_timeout=PATIENCE)
+        self.broker = Broker(PIPELINE, self.client)
         self.rolled_back = 0
         self.asked = self._forgotten = False
         """Whether a task has failed because a file is gone; whether the source was made to forget it."""
@@ -46,6 +41,8 @@ class Operator:
         self._copy: tuple[State, int] = ({}, 0)
         self._mishaps = {
             "the operator stops by force and starts": self._restart,
+            "the file is changed, and a process dies": self._change_and_die,
+            "the file is changed": self._change,
             "Redis is full": self.fill,
             "a source's file is gone": self._vanish,
             "a copy of Redis is made": self._make_copy,
@@ -56,11 +53,11 @@ class Operator:
             "the machine's clock jumps ahead": lambda: self._jump(machine=JUMP),
             "the machine's clock jumps back": lambda: self._jump(machine=-JUMP),
         }
-        world.on_power = self._power
-        world.on_forget = self.forget
-        world.on_mishap = self._mishap
-        if scenario.forgetful:
-            world.on_tick = self._remember
+        self.world.on_power = self._power
+        self.world.on_forget = self.forget
+        self.world.on_mishap = self._mishap
+        if self.scenario.forgetful:
+            self.world.on_tick = self._remember
 
     def close(self) -> None:
         """Closes the connection."""
@@ -138,6 +135,20 @@ class Operator:
                 self._forgotten = True
             self._start()
 
+    def _change(self) -> None:
+        """Changes the file: one task writes where several did, or the other way round. Who has read it goes on."""
+        self.scenario.alone, self.scenario.changed = not self.scenario.alone, True
+        if not self.scenario.alone:
+            # Fewer than before: the bound of repetitions is by the first number.
+            self.scenario.tasks = max(2, self.scenario.tasks - 1)
+        self.scenario.text = text_of(self.scenario)
+        (settings().home / f"include/pipelines/{PIPELINE}.yaml").write_text(self.scenario.text)
+        self.history.pipeline = self.history.load()
+
+    def _change_and_die(self) -> None:
+        self._change()
+        self.world.die("and the file is another one")
+
     def _restart(self) -> None:
         self.broker.lifecycle.force_stop()
         self._start()
@@ -180,8 +191,8 @@ class Operator:
 
         if rebuild.holds_state(self.broker):
             return
-        spool = open_spool(self.pipeline)
-        rebuilt = rebuild.from_spool(self.pipeline, spool, self.broker)
+        spool = open_spool(self.history.pipeline)
+        rebuilt = rebuild.from_spool(self.history.pipeline, spool, self.broker)
         if rebuilt.sealed:
             self.world.faults.append(f"{'':8}  the operator rebuilds the state from the spool")
             self.rolled_back += len(self.scenario.memory.taken)

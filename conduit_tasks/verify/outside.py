@@ -25,6 +25,9 @@ class Outside:
 
     def __init__(self, scenario: Scenario, home: Path, queues: Queues | None) -> None:
         self.scenario, self.home, self.queues = scenario, home, queues
+        self.written: dict[str, int] = {}
+        """Name of a file in the folder of `few` → a number that grows with each file written there."""
+        self._rows: dict[tuple[str, int], list[Event]] = {}
 
     def lines(self, name: str) -> list[bytes]:
         path = self.home / "out" / f"{name}.jsonl"
@@ -36,12 +39,26 @@ class Outside:
             return [(s, n) for _, s, n in self.scenario.memory.taken]
         if destination == "table":
             return self._table()
-        out = []
+        out = self._folder() if destination == "few" and self.scenario.bulk else []
         for line in self.lines(destination):
             if not line.endswith(b"\n"):
                 raise ValueError(f"the file of {destination} ends with a torn line: {line!r}")
             event = json.loads(line)
             out.append((event["s"], event["n"]))
+        return out
+
+    def _folder(self) -> list[Event]:
+        """Returns the events in the files of `few`, in the order in which the files were written."""
+        import pyarrow.parquet as pq
+
+        out = list[Event]()
+        paths = [path for path in (self.home / "out/few").glob("*.parquet") if not path.name.startswith(".")]
+        for path in sorted(paths, key=lambda path: self.written.get(path.name, 0)):
+            # A file is written again under its name only.
+            of = path.name, self.written.get(path.name, 0)
+            if of not in self._rows:
+                self._rows[of] = [(row["s"], row["n"]) for row in pq.ParquetFile(path).read(["s", "n"]).to_pylist()]
+            out += self._rows[of]
         return out
 
     def _table(self) -> list[Event]:

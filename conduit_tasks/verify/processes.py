@@ -54,9 +54,10 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
             if row["c"] in (DEADLY, STUBBORN):
                 row["c"] = -1
                 row.pop("deadly", None)
-    if scenario.queued or scenario.resends:
-        # Nobody sends again here what is parked.
+    if scenario.queued or scenario.resends or scenario.bulk:
+        # Nobody sends again here what is parked, or sees the order in which files are written.
         scenario.queued = scenario.resends = scenario.parks = False
+        scenario.bulk = ""
         scenario.text = text_of(scenario)
     (home / "include/pipelines").mkdir(parents=True)
     (home / "data").mkdir()

@@ -44,10 +44,18 @@ memory = Memory(Random(0))
 class Remembering(RecordDestination):
     """Sends to `memory`; each send takes some time, so that others overtake it."""
 
-    spec = Spec(PLUGIN, "Remembers what it was sent, for `conduit verify`.", (Option("name", "told apart by it"),))
+    spec = Spec(
+        PLUGIN,
+        "Remembers what it was sent, for `conduit verify`.",
+        (Option("alone", "whether one task sends", default="false"),),
+    )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return "it is told so" if settings.get("alone") == "true" else ""
 
     async def send(self, record: Record) -> Outcome:
         event, began = record.after if isinstance(record.after, dict) else {}, time.monotonic()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PIPELINE = "verified"
 """Id of the pipeline."""
+FOLDER = 'path: out/few, format: parquet, rows-per-file: "2"'
+"""Settings of `few` where several tasks write a folder."""
 
 
 def _when(c: int) -> str:
@@ -70,23 +72,28 @@ def text_of(s: Scenario) -> str:
             f"          - {{id: fail, plugin: error, settings: {{message: failed}}, {_when(FAILED)}}}",
         ]
     parks = ", order-by: key, park-keys: true" if s.parks else ""
+    tasks = f", parallelism: {s.tasks}" if s.tasks > 1 and not s.alone else ""
     spoils = "plugin: error, settings: {message: spoiled}"
     if s.resends:
         spoils = "plugin: python, settings: {call: 'conduit_tasks.verify.deadly:spoil'}"
+    processors = [
+        "        processors:",
+        f"          - {{id: skip, plugin: filter, {_when(SKIPPED)}}}",
+        f"          - {{id: spoil, {spoils}, {_when(SPOILED)}}}",
+    ]
     lines += [
         "      - id: file",
         "        type: destination",
         "        plugin: file",
         "        settings: {path: out/file.jsonl, format: payload}",
         f"        delivery: {{timeout: 2s{parks}}}",
-        "        processors:",
-        f"          - {{id: skip, plugin: filter, {_when(SKIPPED)}}}",
-        f"          - {{id: spoil, {spoils}, {_when(SPOILED)}}}",
+        *processors,
         "      - id: web",
         "        type: destination",
         f"        plugin: {PLUGIN}",
+        f"        settings: {{alone: '{str(s.alone).lower()}'}}",
         f"        delivery: {{timeout: {TIMEOUT:g}s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}"
-        f"{', park-keys: true' if s.parks else ''}{f', parallelism: {s.tasks}' if s.tasks > 1 else ''}}}",
+        f"{', park-keys: true' if s.parks else ''}{tasks}}}",
         "      - id: table",
         "        type: destination",
         "        plugin: sql",
@@ -95,13 +102,17 @@ def text_of(s: Scenario) -> str:
         ' columns: "s=.Payload.After.s, n:int=.Payload.After.n"}',
     ]
     if s.few:
+        folder = bool(s.bulk) and not s.alone
+        order = f", order-by: {s.bulk}{tasks}" if folder else ""
+        any_of = ", ".join(f"{{exact: {{mark: m{key}}}}}" for key in sorted(s.wanted))
         lines += [
             "      - id: few",
             "        type: destination",
             "        plugin: file",
-            "        settings: {path: out/few.jsonl, format: payload}",
-            "        delivery: {timeout: 2s}",
-            "        trigger: {filters: [{exact: {mark: m1}}]}",
+            f"        settings: {{{FOLDER if folder else 'path: out/few.jsonl, format: payload'}}}",
+            f"        delivery: {{timeout: 2s{order}}}",
+            f"        trigger: {{filters: [{{any: [{any_of}]}}]}}",
+            *(processors if s.processed else []),
         ]
     if s.pipeline_processors:
         lines += [

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -52,8 +53,9 @@ def set_up(history: History) -> Iterator[None]:
 
     world, scenario = history.world, history.scenario
     receiver.memory = scenario.memory
-    history.pipeline = get_pipeline(PIPELINE)
-    history.operator = Operator(world, scenario, history.pipeline, history.disk, history.client, history.found)
+    history.load = partial(get_pipeline, PIPELINE)
+    history.pipeline = history.load()
+    history.operator = Operator(history)
 
     def kill() -> None:
         world.faults.append(f"{'':8}  a deadly record is touched")
@@ -79,7 +81,7 @@ def set_up(history: History) -> Iterator[None]:
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
         _connected(history, stack)
         for module, name in everywhere(get_pipeline):
-            # Read once: the file does not change, and parsing it takes longest.
+            # Read once, and where the file is changed: parsing it takes longest.
             stack.enter_context(patch.object(module, name, lambda id: history.pipeline))
         logs = [logging.getLogger(name) for name in ("asyncio", "conduit_tasks")]
         levels = [log.level for log in logs]

@@ -240,6 +240,36 @@ def _resend(s: Scenario, random: Random) -> None:
         s.aims += [Aim(what, "resend", random.randint(1, 3), "forget") for what in random.sample(points, 3)]
 
 
+def _divided(s: Scenario, random: Random) -> None:
+    """Has several tasks deliver to a receiver and to a folder; the pipeline's file is changed in the middle so that one
+    task writes at both, and back."""
+    s.few, s.strict, s.lag = True, False, random.choice([None, 50])
+    s.bulk, s.tasks = random.choice(["key", "partition", "none"]), random.choice([2, 3, 4])
+    s.sources, s.more = ["a", "b", "c"], 2
+    s.classes = [c for c in s.classes if c != DEADLY]
+    s.batch, s.attempts = random.choice([15, 30, 1000]), random.random() < 0.3
+    s.unconfirmed, s.untold = random.choice([1, 2]), random.choice([1, 4])
+    s.rates = replace(s.rates, power=min(s.rates.power, 0.0005))
+    who, other = random.sample(["destinations.few", "destinations.web"], 2)
+    s.aims = [
+        Aim("confirm_shard", who, random.randint(1, 3), "the file is changed, and a process dies"),
+        Aim("confirm", who, random.randint(4, 7), "the file is changed, and a process dies"),
+        Aim("confirm_shard", other, random.randint(4, 6), "the file is changed, and a process dies"),
+    ]
+    s.aims += random.sample(
+        [
+            Aim("confirm_shard", "destinations.few", random.randint(1, 3), random.choice(["before", "after"])),
+            Aim("confirm_shard", "destinations.", random.randint(1, 4), random.choice(["before", "long pause"])),
+            Aim("rename out/few", "destinations.few", random.randint(1, 4), random.choice(["before", "after"])),
+            Aim("whole", "destinations.", random.randint(1, 3), random.choice(["before", "after", "long pause"])),
+            Aim("divide", "destinations.", random.randint(1, 2), random.choice(["after", "long pause"])),
+            Aim("merge", "destinations.", 1, random.choice(["before", "after", "long pause"])),
+            Aim("vote", "destinations.", random.randint(1, 4), random.choice(["before", "after", "long pause"])),
+        ],
+        3,
+    )
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
@@ -256,9 +286,10 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "vanish": _vanish,
     "handover": _handover,
     "resend": _resend,
+    "divided": _divided,
 }
 """Name → the function that changes the drawn scenario."""
-_EVEN = {6: "handover", 9: "resend", 11: "resend"}
+_EVEN = {4: "divided", 6: "handover", 9: "resend", 11: "resend"}
 """Themes that were added later: they have some of the even seeds, by the turn of the odd seed behind it, so that every
 other seed stays as it was."""
 _ODD = [name for name in THEMES if name not in _EVEN.values()]

@@ -50,10 +50,13 @@ class Watch:
         self._unstaged: dict[int, int] = {}
         """Lease token → the micro-batch of which its node had not staged anything when the lease was given."""
         self._attempts: dict[str, int] = {}
+        self._puts = 0
 
     @contextmanager
     def looking(self) -> Iterator[None]:
+        from conduit_tasks.broker.shards import Shards
         from conduit_tasks.connectors.file.connector import FileSource
+        from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
         from conduit_tasks.connectors.sqs.connector import SqsSource
         from conduit_tasks.dead_letters.store import DeadLetterStore
         from conduit_tasks.micro_batch.deliver import Drain
@@ -78,6 +81,8 @@ class Watch:
                 (Replays, "confirm", self._settled_again, None),
                 (Redrives, "dispatch", self._dispatching, None),
                 (Drain, "until_caught_up", None, self._drained),
+                (ParquetFolder, "put", self._putting, None),
+                (Shards, "merge", self._merging, None),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),
             ]
@@ -268,6 +273,14 @@ class Watch:
                     self.found.broken(
                         f"Invariant 8: {destination} confirms a nack of {event} before its dead letter is stored"
                     )
+
+    def _putting(self, _: Any, folder: Path, name: str, *__: Any) -> None:
+        self._puts += 1
+        self.outside.written[name] = self._puts
+
+    def _merging(self, _: Any, destination: str, m: int, __: int, confirmed: Any, ___: Any) -> None:
+        """Notes what several tasks have confirmed of a micro-batch that one task finishes."""
+        self._given[destination, m] = confirmed
 
     def _settled_again(self, _: Any, destination: str, *__: Any, dead: Sequence[Any] = (), **___: Any) -> None:
         """Checks invariant 8 for what was sent again."""

@@ -135,9 +135,9 @@ def test_one_task_finishes_what_several_have_begun_from_what_they_have_confirmed
         **shards._of("x"),
         "window": feed.broker.keys.window("x"),
     }
-    feed.broker.access.run(scripts.MERGE, keys, m=m, token=token, ranges="7-7", first=True, last=False)
+    feed.broker.access.run(scripts.MERGE, keys, m=m, token=token, ranges="7-7", voted="", first=True, last=False)
     assert feed.broker.deliveries.get("x").division is not None
-    shards.merge("x", m, token, RangeSet.parse("0-1,4-5,8-9"))
+    shards.merge("x", m, token, RangeSet.parse("0-1,4-5,8-9"), RangeSet())
     state = feed.broker.deliveries.get("x")
     assert (state.division, str(state.confirmed), state.counters["delivered"]) == (None, "0-1,4-5,8-9", 6)
     stored = feed.broker.access.hash(feed.broker.keys.destination("x"))
@@ -149,15 +149,82 @@ def test_one_task_finishes_what_several_have_begun_from_what_they_have_confirmed
     assert feed.broker.deliveries.get("x").cursor == m
 
 
+@pytest.mark.proves("C6")
+@pytest.mark.parametrize("most", [4_000, 1])
+def test_records_that_have_voted_in_a_shard_do_not_vote_again_in_the_whole(
+    feed: Feed, twice: None, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Given shards of even and odd records, of which the even ones 0 to 4 have voted and of the odd ones 1 and 3 have
+    not, then one task's window holds each of them once: so a second nack among the last six trips it, and the votes
+    after that are of their own records."""
+    monkeypatch.setattr("conduit_tasks.broker.shards.MOST", most)
+    m = feed.sealed()
+    divide(feed, m)
+    shards, token = feed.broker.shards, feed.lease("x").token
+    window = {"size": 6, "threshold": 1, "error": "refused"}
+    vote = feed.broker.deliveries.vote
+    assert vote("x", m, token, 0, [("a", 2), ("n", 1)], **window) is None  # type: ignore[arg-type]
+    tell(feed, m, 0, "0-2", dead=[letter(m, 4)])
+    tell(feed, m, 1, "0-1")
+    assert shards.voted("x", m, 2) == [3, 0]
+    shards.merge("x", m, token, RangeSet.parse("0-4"), RangeSet.parse("0-0,2-2,4-4"))
+    assert vote("x", m, token, 0, [("a", 5), ("n", 1)], **window) == 5  # type: ignore[arg-type]
+    feed.broker.lifecycle.start()
+    # A window that has tripped begins anew, and its watermark stays.
+    assert vote("x", m, token, 0, [("a", 5), ("n", 1)], **window) is None  # type: ignore[arg-type]
+    assert vote("x", m, token, 6, [("n", 1)], **window) == 0  # type: ignore[arg-type]
+    feed.broker.lifecycle.start()
+    feed.confirm("x", m, [(5, 9)])
+    # Of the next micro-batch every record votes.
+    following = feed.sealed()
+    assert vote("x", following, token, 0, [("n", 1)], **window) is None  # type: ignore[arg-type]
+    assert vote("x", following, token, 1, [("a", 3), ("n", 1)], **window) == 3  # type: ignore[arg-type]
+    assert "voted" not in feed.broker.access.hash(feed.broker.keys.window("x"))
+
+
+@pytest.mark.proves("C6")
+def test_a_nack_that_a_shard_has_accepted_is_not_voted_on_again_by_the_whole(feed: Feed) -> None:
+    """Given a nack that was accepted in a shard and not confirmed, then one task may nack that record again."""
+    m = feed.sealed()
+    divide(feed, m)
+    token = feed.lease("x").token
+    assert voting(feed, m, 1)(0, "n1") is None
+    assert voting(feed, m, 0)(0, "a4") is None
+    assert feed.broker.shards.voted("x", m, 2) == [4, 1]
+    feed.broker.shards.merge("x", m, token, RangeSet(), RangeSet.parse("0-2,4-4,6-6"))
+    assert voting(feed, m, 0)(0, "a1,n1") is None
+    # The others do vote: the first of them is tolerated, the second one is not.
+    assert voting(feed, m, 0)(2, "a1,n1") is None
+    assert voting(feed, m, 0)(4, "n1") is None
+    assert voting(feed, m, 0)(5, "n1") == 0
+
+
+@pytest.mark.proves("C6")
+def test_a_micro_batch_in_which_one_task_has_voted_is_not_divided(feed: Feed) -> None:
+    """Given a vote of one task, of which nothing is confirmed yet, or a micro-batch that one task is to finish, of
+    which records voted in shards, then shards would take their votes for others'."""
+    m = feed.sealed()
+    token = feed.lease("x").token
+    assert voting(feed, m, 0)(0, "a1,n1") is None
+    assert feed.broker.shards.divide("x", m, token, by="none", count=2, matched=10) is None
+    feed.confirm("x", m, [(0, 9)])
+    following = feed.sealed()
+    divide(feed, following)
+    assert feed.broker.shards.voted("x", following, 2) == [0, 0]
+    assert voting(feed, following, 1)(0, "n1") is None
+    feed.broker.shards.merge("x", following, token, RangeSet(), RangeSet.parse("5-5"))
+    assert feed.broker.shards.divide("x", following, token, by="none", count=2, matched=10) is None
+
+
 def test_nothing_but_a_divided_micro_batch_behind_the_cursor_is_given_to_one_task(feed: Feed) -> None:
     m = feed.sealed()
     divide(feed, m)
     token = feed.lease("x").token
     with pytest.raises(InvariantBroken, match="micro-batch 2 is not the divided one behind cursor 0"):
-        feed.broker.shards.merge("x", m + 1, token, RangeSet())
+        feed.broker.shards.merge("x", m + 1, token, RangeSet(), RangeSet())
     with pytest.raises(Fenced):
-        feed.broker.shards.merge("x", m, token - 1, RangeSet())
-    feed.broker.shards.merge("x", m, token, RangeSet())
+        feed.broker.shards.merge("x", m, token - 1, RangeSet(), RangeSet())
+    feed.broker.shards.merge("x", m, token, RangeSet(), RangeSet())
     state = feed.broker.deliveries.get("x")
     assert (state.division, state.confirmed_records) == (None, 0)
 

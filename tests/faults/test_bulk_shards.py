@@ -7,14 +7,17 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conduit_tasks.errors import Unavailable
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.shard import Shard
+from conduit_tasks.errors import PipelineStopped, Unavailable
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver_task import rows_of
 from conduit_tasks.micro_batch.dividing import division_of
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.sending import leased
@@ -250,6 +253,70 @@ def test_settings_that_one_task_needs_have_one_finish_what_several_have_begun(
     assert len(rest) == COUNT - before
     there = {(row["k"], row["n"]) for row in (*in_parquet(quick, moto_server), *rest)}
     assert len(there) == COUNT
+
+
+@pytest.mark.proves("C6")
+def test_one_task_that_finishes_what_several_have_begun_counts_each_record_once_in_the_nack_window(quick: Path) -> None:
+    """Given two tasks of 100 records each, of which the first one has ended, with a nack at its 50th record, and a file
+    that asks for one file of lines by then, then the nack of record 150 is the second one among the last 150."""
+    settings = 'path: out, format: parquet, rows-per-file: "20"'
+    fails = """
+        processors:
+          - {id: bad, plugin: error, settings: {message: bad}, condition: '{{ eq (mod .Payload.After.n 100) 50 }}'}
+        dead-letter-queue: {window-size: 150, window-nack-threshold: 1}
+"""
+    text = PIPELINE.replace("PLUGIN", "file").replace("SETTINGS", settings).replace("TASKS", "2")
+    text = text.replace("order-by: key", "order-by: none").replace(', rate-limit: "100/s"', "") + fails.lstrip("\n")
+    write_pipeline(quick, "p", text)
+    (quick / "data").mkdir(exist_ok=True)
+    (quick / "data" / "a.jsonl").write_text("".join(json.dumps({"k": "k", "n": n}) + "\n" for n in range(200)))
+    sealed()
+
+    def first(function: Any, pieces: Any) -> list[Any]:
+        here(function, pieces[:1])
+        raise OSError("the other one's process ended")
+
+    with pytest.raises(OSError, match="ended"):
+        deliver(first)
+    broker = state("p")
+    assert broker.deliveries.get("to").counters["nacked"] == 1
+    # When one task goes on
+    write_pipeline(quick, "p", text.replace(settings, "path: out.jsonl"))
+    with pytest.raises(PipelineStopped, match="does not tolerate"):
+        deliver(here)
+    # Then it is one nack too many, neither stored nor acked; started again, the pipeline delivers the rest
+    assert broker.dead_letters.count("to") == 1
+    broker.lifecycle.start()
+    drive()
+    delivered = broker.deliveries.get("to")
+    broker.close()
+    assert (delivered.counters["nacked"], delivered.counters["delivered"], delivered.cursor) == (2, 198, 1)
+
+
+def test_confirmed_and_voted_records_of_shards_are_found_in_the_whole(quick: Path) -> None:
+    """Given shards by key of the records with odd numbers, then what is confirmed there is told by numbers in the
+    micro-batch, and what has voted by numbers among those records."""
+    text = PIPELINE.replace("PLUGIN", "file").replace("SETTINGS", "path: out, format: parquet").replace("TASKS", "2")
+    mark = "{id: mark, plugin: field.set, settings: {field: .Metadata.mark, value: 'm{{ mod .Payload.After.n 2 }}'}}"
+    text = text.replace("key: k}}", f"key: k}}, processors: [{mark}]}}")
+    write_pipeline(quick, "p", text + "        trigger: {filters: [{exact: {mark: m1}}]}\n")
+    lanes(quick / "data", COUNT)
+    sealed()
+    with opened("p", "run") as context:
+        to = context.pipeline.destination("to")
+        with leased(context, to) as lease:
+            division = division_of(context, to, lease, context.broker.deliveries.get("to"))
+        assert division is not None
+        manifest = context.spool.read_sealed(context.broker.micro_batches.get(1).manifest)
+        odd = [seq for seqs, _ in rows_of(context, manifest, to) for seq in seqs.tolist()]
+        assert (division.matched, odd) == (COUNT // 2, list(range(1, COUNT, 2)))
+        of = [Shard("key", 2, n, manifest) for n in range(2)]
+        seqs = [[s for found, _ in shard.rows(rows_of(context, manifest, to)) for s in found.tolist()] for shard in of]
+        some = replace(division, done=(RangeSet.parse("1-4"), RangeSet()), whole=(None, len(seqs[1])))
+        task = ShardTask(get_pipeline("p"), "to", 1, lease.token, "run", division=some)
+        confirmed, voted = task.merged(context, [3, 5])
+    assert confirmed == RangeSet.of((seq, seq) for seq in (*seqs[0][1:5], *seqs[1]))
+    assert voted == RangeSet.of((odd.index(seq), odd.index(seq)) for seq in (*seqs[0][:3], *seqs[1][:5]))
 
 
 @pytest.mark.proves("C10")

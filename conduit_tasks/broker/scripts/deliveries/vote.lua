@@ -7,6 +7,7 @@
 -- @key lease     hash   of the destination, or of `seal`
 -- @key window    hash   m, next: the first ordinal of micro-batch m that has not voted; outcomes: the last ones,
 --                       run-length encoded; of a shard other than the first these have `:<shard>` behind them;
+--                       voted: ordinals of micro-batch m that have voted in shards of it, and are skipped (see `merge`);
 --                       tripped: <m>-<ordinal>, of any; lives as long as the pipeline
 -- @key scope     hash*1  the destination's delivery; none before the fan-out
 -- @arg m         int    number of the micro-batch
@@ -22,7 +23,7 @@
 
 local function say(status) return {'ok', status} end
 local m, first, size, threshold = tonumber(A.m), tonumber(A.first), tonumber(A.size), tonumber(A.threshold)
-local w = redis.call('HMGET', K.window, 'm' .. A.of, 'next' .. A.of, 'outcomes' .. A.of, 'tripped')
+local w = redis.call('HMGET', K.window, 'm' .. A.of, 'next' .. A.of, 'outcomes' .. A.of, 'tripped', 'voted')
 local at = first
 local runs = {}
 local again = false
@@ -71,6 +72,19 @@ if size > 0 then
   for kind, count in string.gmatch(w[3] or '', '([an])(%d+)') do push(kind, tonumber(count)) end
 end
 
+-- How many of the ordinals from `a` to `b` have not voted in a shard; asked in order.
+local voted, place = (A.of == '' and m == voted_m) and w[5] or '', 1
+local function fresh(a, b)
+  local n, from, to, behind = b - a + 1
+  repeat
+    place, from, to, behind = range_from(voted, a, place)
+    if not from or from > b then return n end
+    n = n - (math.min(to, b) - math.max(from, a) + 1)
+    a = to + 1
+  until a > b
+  return n
+end
+
 local tripped = -1
 local ordinal = first
 for _, run in ipairs(runs) do
@@ -80,13 +94,16 @@ for _, run in ipairs(runs) do
   ordinal, count = ordinal + skip, count - skip
   if count > 0 then
     if size == 0 or kind == 'a' or threshold >= size then
-      if size > 0 then push(kind, count) end
+      local new = size > 0 and fresh(ordinal, ordinal + count - 1) or 0
+      if new > 0 then push(kind, new) end
       ordinal = ordinal + count
     else
       for _ = 1, count do
-        local leaving = (length == size and window[head][1] == 'n') and 1 or 0
-        if nacks - leaving + 1 > threshold then tripped = ordinal - first break end
-        push('n', 1)
+        if fresh(ordinal, ordinal) == 1 then
+          local leaving = (length == size and window[head][1] == 'n') and 1 or 0
+          if nacks - leaving + 1 > threshold then tripped = ordinal - first break end
+          push('n', 1)
+        end
         ordinal = ordinal + 1
       end
     end
@@ -98,6 +115,7 @@ local out = {}
 for i = head, #window do out[#out + 1] = window[i][1] .. text(window[i][2]) end
 redis.call('HSET', K.window, 'm' .. A.of, A.m, 'next' .. A.of, text(math.max(ordinal, following)), 'outcomes' .. A.of,
            table.concat(out, ','))
+if A.of == '' and m > voted_m then redis.call('HDEL', K.window, 'voted', 'joining') end
 if tripped >= 0 then
   redis.call('HSET', K.window, 'tripped', A.m .. '-' .. text(ordinal) .. A.of)
   -- What is stopped by now stays so, with its own first error.

@@ -1,12 +1,14 @@
 -- divide: fixes into how many shards the records of one micro-batch are divided at a destination; a task delivers each.
 --
 -- Whoever asks first fixes it: a micro-batch is finished by the number of tasks that it was begun with, whatever the file
--- says meanwhile. One of which ranges are confirmed already is not divided.
+-- says meanwhile. One of which ranges are confirmed already is not divided, nor one of which records have voted: a shard's
+-- votes are counted from 0, too, and would be taken for theirs.
 --
 -- @key pipeline     hash   status
 -- @key destination  hash   cursor, ranges; divided: <micro-batch>:<by>:<count>:<matched>, until its cursor has moved;
 --                          shard:<n> -> confirmed ranges of the shard's own numbers, or =<records> once it is whole
 -- @key micro_batch  hash   state
+-- @key window       hash   m, next, voted (see `vote`)
 -- @key lease        hash   of the destination
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -24,6 +26,8 @@ end
 local m, by, count, matched = division(d[3])
 if m == tonumber(A.m) then return {'ok', by, text(count), text(matched)} end
 undivided(K.destination, count)
-if d[2] and d[2] ~= '' then return {'ok', '', '1', A.matched} end
+local w = redis.call('HMGET', K.window, 'm', 'next', 'voted')
+local begun = w[1] == A.m and (number(w[2]) > 0 or w[3])
+if begun or (d[2] and d[2] ~= '') then return {'ok', '', '1', A.matched} end
 redis.call('HSET', K.destination, 'divided', table.concat({A.m, A.by, A.count, A.matched}, ':'))
 return {'ok', A.by, A.count, A.matched}
