@@ -1,0 +1,5 @@
+"""MySQL and MariaDB."""
+
+from conduit_tasks.connectors.mysql.destination import MysqlDestination
+
+DESTINATION = MysqlDestination
