@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,8 @@ Place = dict[str, Any]
 
 _COMPRESSED = {40: "binlog_transaction_compression", **dict.fromkeys(range(165, 172), "log_bin_compress")}
 _PARTIAL, _INCIDENT, _ANONYMOUS = 39, 26, 34
+_DUMP = b"\x12"
+"""Command of a request for the log."""
 _STANDALONE = 1
 """Flag of MariaDB's GTID event: one statement, and no COMMIT behind it."""
 _COMMENTS = re.compile(r"\s*(?:/\*.*?\*/\s*|#[^\n]*\n?\s*)*", re.DOTALL)
@@ -131,7 +133,7 @@ class Log:
         except (struct.error, LookupError, ValueError, NotImplementedError, MalformedBinLogEvent) as error:
             raise SourceError(
                 f"mysql: the log behind {where} cannot be read: {type(error).__name__}: {client.said(error)}. It is "
-                "read again; if it stays so, report it"
+                "read again; if it stays so, a table may have a column in a form that is not read (compressed, a vector)"
             ) from error
         finally:
             stream.close()
@@ -151,7 +153,23 @@ class _Opener:
             raise client.library().OperationalError(2013, "the connection to the log was lost")
         self._opened = self._opened or not asks
         more = {"database": settings["db"], "cursorclass": settings["cursorclass"]} if asks else {}
-        return self._server.connect(self._timeout, **more)
+        made = self._server.connect(self._timeout, **more)
+        if not asks:
+            made._write_bytes = _whole(made._write_bytes)
+        return made
+
+
+def _whole(write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Returns a function that writes a packet with its true length. The library says too little in its request to
+    MariaDB (10 bytes of 15): the rest stays unread there, and the server, which closes the connection at the end of the
+    log, thereby resets it: what is still on its way is lost."""
+
+    def written(data: bytes) -> None:
+        if data[4:5] == _DUMP:
+            data = (len(data) - 4).to_bytes(3, "little") + data[3:]
+        write(data)
+
+    return written
 
 
 class _Groups:
@@ -264,7 +282,7 @@ class _Groups:
         return any(re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) for _, name in self._tables.names)
 
     def _end(self, event: Any) -> End:
-        if self._gtid:
+        if self._gtid and self._gtids:
             self._gtids = gtids.added(self._gtids, self._gtid)
         self._state = self._gtid = ""
         return End({"file": self._file, "pos": event.packet.log_pos, "gtid": self._gtids})
@@ -273,10 +291,13 @@ class _Groups:
         """Raises SourceError for events that hide changes."""
         code = self._code(event)
         if setting := _COMPRESSED.get(code):
-            raise SourceError(f"mysql: the log is compressed, which is not read. SET GLOBAL {setting} = OFF, and {AGAIN}")
+            raise SourceError(
+                f"mysql: the log is compressed, which is not read. SET GLOBAL {setting} = OFF, and {AGAIN}"
+            )
         if code == _PARTIAL:
             raise SourceError(
-                "mysql: the log has parts of JSON documents only. SET GLOBAL binlog_row_value_options = '', and " + AGAIN
+                "mysql: the log has parts of JSON documents only. SET GLOBAL binlog_row_value_options = '', and "
+                + AGAIN
             )
         if code == _INCIDENT:
             raise SourceError(f"mysql: the server says that its log lacks changes (an incident). Therefore {AGAIN}")
@@ -345,6 +366,16 @@ def _readable(text: str | None) -> str:
     read by file and position."""
     found = gtids.normal(text or "")
     return "" if any(":" in part and not part.split(":")[1][:1].isdigit() for part in found.split(",")) else found
+
+
+def by_gtid(connection: Any, place: Place) -> Place:
+    """Returns a place with the set of transactions until there, if this server is the one that it is of and can say
+    so: MariaDB, which had written nothing when the place was made."""
+    if place["gtid"] or not client.is_mariadb(connection):
+        return place
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT binlog_gtid_pos(%s, %s)", [place["file"], place["pos"]])
+        return {**place, "gtid": _readable(cursor.fetchone()[0])}
 
 
 def check_server(place: Place, here: Place) -> None:

@@ -108,21 +108,21 @@ class MysqlSource(Source):
 
     def _changes(self, connection: Any, token: dict[str, Any], limit: Limit) -> list[Slice]:
         """Returns one slice or none."""
-        from conduit_tasks.connectors.mysql.binlog import End, check_server, now, reached
+        from conduit_tasks.connectors.mysql.binlog import End, by_gtid, check_server, now, reached
 
         upto = now(connection)
         check_server(token, upto)
         if not token["skip"] and reached(token, upto):
             return []
-        last, passed, had = token, 0, token["skip"]
+        last, passed = by_gtid(connection, token), 0
         try:
-            for found in self._log().read(token):
+            for found in self._log().read(last):
                 if not isinstance(found, End):
                     hint = {"records": limit.records, "bytes": limit.bytes, "from": last, "upto": upto}
                     return [Slice("", "", token, None, hint=hint, open=True)]
                 kept = {"server": token["server"]} if "server" in token else {}
                 passed += max(0, found.place["pos"] - (last["pos"] if found.place["file"] == last["file"] else 0))
-                last, had = {**kept, **found.place, "skip": 0}, 0
+                last = {**kept, **found.place, "skip": 0}
                 if reached(found.place, upto):
                     break
         except Missing as error:

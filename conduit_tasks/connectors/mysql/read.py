@@ -105,31 +105,41 @@ def _rows_after(
     """Yields rows in the order of the key, behind the key `after`, as the server writes their values."""
     cells = ", ".join(selected(column, quoted(column.name)) for column in columns)
     keys = [quoted(n) for n in table.key]
-    statement = f"SELECT {cells} FROM {quoted(table.schema, table.name)}"  # noqa: S608 - every name is quoted
-    if after is not None:
-        values = [_literal(connection, kept, table.columns[n]) for n, kept in zip(table.key, after)]
-        # Not (a, b) > (x, y), for which MySQL uses no index.
-        behind = [
-            " AND ".join([*(f"{k} = {v}" for k, v in zip(keys[:n], values)), f"{keys[n]} > {values[n]}"])
-            for n in range(len(keys))
-        ]
-        statement += f" WHERE {keys[0]} >= {values[0]} AND (({') OR ('.join(behind)}))"
-    statement += f" ORDER BY {', '.join(keys)}"
-    if most is not None:
-        statement += f" LIMIT {most}"
+    places = [[column.name for column in columns].index(n) for n in table.key]
     portion = Portion(FETCH)
-    cursor, made = connection.cursor(library().cursors.SSCursor), connection.decoders
-    # Values as the server writes them.
-    connection.decoders = {}
+    left = most
+    while left is None or left > 0:
+        size = portion.size if left is None else min(portion.size, left)
+        behind = "" if after is None else f" WHERE {_behind(connection, table, keys, after)}"
+        statement = f"SELECT {cells} FROM {quoted(table.schema, table.name)}{behind}"  # noqa: S608 - names are quoted
+        page = _raw(connection, f"{statement} ORDER BY {', '.join(keys)} LIMIT {size}")
+        portion.came(len(page), sum(len(cell) for cells in page for cell in cells if cell is not None))
+        yield from page
+        if len(page) < size:
+            return
+        left = None if left is None else left - size
+        after = [_kept(page[-1][place], table.columns[n]) for n, place in zip(table.key, places)]
+
+
+def _behind(connection: Any, table: Table, keys: Sequence[str], after: Sequence[str]) -> str:
+    """Returns the condition of rows behind a key; not (a, b) > (x, y), for which MySQL uses no index."""
+    values = [_literal(connection, kept, table.columns[n]) for n, kept in zip(table.key, after)]
+    cases = [
+        " AND ".join([*(f"{k} = {v}" for k, v in zip(keys[:n], values)), f"{keys[n]} > {values[n]}"])
+        for n in range(len(keys))
+    ]
+    return f"{keys[0]} >= {values[0]} AND (({') OR ('.join(cases)}))"
+
+
+def _raw(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+    """Returns rows with their values as the server writes them."""
+    made, connection.decoders = connection.decoders, {}
     try:
-        cursor.execute(statement)
-        while page := cursor.fetchmany(portion.size):
-            portion.came(len(page), sum(len(cell) for cells in page for cell in cells if cell is not None))
-            yield from page
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()  # type: ignore[no-any-return]
     finally:
         connection.decoders = made
-        # Closing it would fetch what is left.
-        cursor.connection = None
 
 
 class Changes:
@@ -145,25 +155,24 @@ class Changes:
         self._records, self._bytes = hint["records"], hint["bytes"]
         self._tables = _Tables(connection)
         self._place: Place = hint["from"]
-        self._skip = hint["from"].get("skip", 0)
+        self._had = hint["from"]["skip"]
         self._n, self._count, self._size = 0, 0, 0
 
     @property
     def end(self) -> dict[str, Any]:
-        return {**self._place, "skip": self._n}
+        return {**self._place, "skip": max(self._had, self._n)}
 
     def read(self) -> Iterator[Sized]:
-        had = self._skip
         for found in self._log.read(self._place):
             if isinstance(found, End):
-                self._place, self._n, had = {**self._kept(), **found.place}, 0, 0
+                self._place, self._n, self._had = {**self._kept(), **found.place}, 0, 0
                 if self._full or reached(found.place, self._upto):
                     return
                 continue
             if self._full:
                 return
             for number, (record, size) in enumerate(self._records_of(found), self._n + 1):
-                if number <= had:
+                if number <= self._had:
                     self._n = number
                     continue
                 if self._full:

@@ -38,7 +38,7 @@ LEFT JOIN information_schema.engines e ON e.engine = t.engine WHERE t.table_sche
 @dataclass(frozen=True)
 class Column:
     """A column. `length`: characters or bytes that it takes at most; `scale`: digits behind the point, of a number or
-    of seconds; `labels`: of an enum or a set; `made`: the server makes its values."""
+    of seconds; `labels`: of an enum or a set; `made`: the server makes its values; `packed`: it is stored compressed."""
 
     name: str
     type: str
@@ -48,6 +48,7 @@ class Column:
     scale: int | None = None
     labels: tuple[str, ...] = ()
     made: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,16 @@ def _column(row: Sequence[Any]) -> Column:
         precision if type_ in TIMES else scale,
         labels,
         bool(made),
+        "COMPRESSED" in whole,
     )
 
 
 def check_known(table: Table) -> None:
     """Raises ConfigError if a column's values cannot be read as they are."""
     for column in table.columns.values():
-        if column.type not in KNOWN and not column.made:
+        if (column.type not in KNOWN or column.packed) and not column.made:
+            what = "compressed" if column.packed else f"of type {column.type}"
             raise ConfigError(
-                f"mysql: column {column.name} of {table.full} is of type {column.type}, which is not supported: the "
+                f"mysql: column {column.name} of {table.full} is {what}, which is not supported: the "
                 "log has other bytes for it than a query; change its type, or leave the table out of 'tables'"
             )
