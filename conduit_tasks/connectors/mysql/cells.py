@@ -26,7 +26,7 @@ _ZONED = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)(Z
 _FRACTION = re.compile(r"\.(\d+)$")
 
 
-def cell(value: Any, column: Column) -> Cell:
+def cell(value: Any, column: Column) -> Cell:  # noqa: PLR0911 - one for each kind of type
     """Returns a value for a column. Raises Refused if the column cannot hold exactly this value, as far as the server
     would not say so itself."""
     if value is None:
