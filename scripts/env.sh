@@ -58,6 +58,7 @@ fi
 
 if [ "${1:-}" = --tests ]; then
   ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql
+  command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || apt_install mariadb-server
   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core
   command -v mvn >/dev/null || apt_install maven
   # Debian's Go is too old for what the tests of standalone connectors build.

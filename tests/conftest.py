@@ -205,6 +205,7 @@ _TOGETHER = {
         "tests/connectors/test_forgotten_acks",
         "tests/connectors/test_poison",
     ),
+    "MariaDB": ("tests/connectors/test_mysql",),
     "Spark Connect, Spark": (
         "tests/connectors/test_spark",
         "tests/faults/test_connect",

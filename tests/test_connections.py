@@ -50,7 +50,7 @@ def test_every_connector_with_a_login_takes_a_connection() -> None:
     # Given the connectors with a URL, host, user, password or token
     takes = {name for name in BUILTIN for cls in sides(name) if cls.spec.connection is not None}
     # Then each takes a connection, on every side that it has
-    assert takes == {"delta", "http", "iceberg", "kafka", "postgres", "redis", "s3", "sql", "sqs"}
+    assert takes == {"delta", "http", "iceberg", "kafka", "mysql", "postgres", "redis", "s3", "sql", "sqs"}
     assert all(cls.spec.connection for name in takes for cls in sides(name))
 
 

@@ -26,6 +26,7 @@ EXTRA_OF = {
     "delta": ("connectors/delta",),
     "iceberg": ("connectors/iceberg",),
     "kafka": ("connectors/kafka",),
+    "mysql": ("connectors/mysql",),
     "postgres": ("connectors/postgres", "connectors/sql"),
     "otel": ("metrics/otlp.py",),
 }

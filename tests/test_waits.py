@@ -46,6 +46,7 @@ KNOWN = {
     ("cli/metrics.py", "stop.wait()"): "until it is asked to end",
     ("connectors/kafka/group.py", "self.consumer.commit(…asynchronous=False)"): "librdkafka's own",
     ("connectors/http/client.py", "loop.create_connection(…)"): "within the sender's timeout",
+    ("connectors/mysql/destination.py", "sa.create_engine(…)"): "connects by mysql.client",
     ("connectors/postgres/destination.py", "sa.create_engine(…)"): "connects by postgres_client",
     ("connectors/standalone/process.py", "self._child.poll()"): "looks, and does not wait",
     ("connectors/standalone/process.py", "self._watcher.poll()"): "looks, and does not wait",

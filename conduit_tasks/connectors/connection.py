@@ -119,8 +119,19 @@ def database_url(connection: Connection, _: Mapping[str, str]) -> dict[str, str]
     if connection.type == "sqlite":
         return {"url": f"{scheme}:///{connection.host or connection.schema}"}
     query = {name: _text(extra[name]) for name in LIBPQ if name in extra} if scheme.startswith("postgres") else {}
+    if scheme.startswith(("mysql", "mariadb")):
+        query = _pymysql(extra)
     tail = f"?{urlencode(query, quote_via=quote)}" if query else ""
     return {"url": f"{scheme}://{_login(connection)}{_host(connection)}/{quote(connection.schema, safe='')}{tail}"}
+
+
+def _pymysql(extra: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what `extra` of a MySQL connection says about TLS and the socket, by PyMySQL's names."""
+    tls = extra.get("ssl") or {}
+    tls = json.loads(tls) if isinstance(tls, str) else tls
+    named = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
+    found = {ours: _text(tls[name]) for name, ours in named.items() if name in tls}
+    return found | ({"unix_socket": _text(extra["unix_socket"])} if extra.get("unix_socket") else {})
 
 
 def redis_url(connection: Connection, _: Mapping[str, str]) -> dict[str, str]:
@@ -254,6 +265,9 @@ def iceberg(connection: Connection, _: Mapping[str, str]) -> dict[str, str]:
 
 _DATABASE = Connection("sample", "postgres", "localhost", "user", "password", schema="database")
 POSTGRES = Takes(("postgres", "postgresql"), database_url, _DATABASE, "`url`")
+MYSQL = Takes(
+    ("mysql",), database_url, Connection("sample", "mysql", "localhost", "user", "password", schema="database"), "`url`"
+)
 SQL = Takes(tuple(SCHEMES), database_url, _DATABASE, "`url`")
 REDIS = Takes(("redis",), redis_url, Connection("sample", "redis", "localhost"), "`url`")
 HTTP = _Http(

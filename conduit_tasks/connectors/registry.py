@@ -17,7 +17,7 @@ from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin_name
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 
-_FOLDERS = ("delta", "file", "http", "iceberg", "kafka", "postgres", "redis", "s3", "singer", "sql", "sqs")
+_FOLDERS = ("delta", "file", "http", "iceberg", "kafka", "mysql", "postgres", "redis", "s3", "singer", "sql", "sqs")
 _MODULES = ("generator", "log")
 _OWN = {"gateway": "conduit_tasks.gateway.connector", "spark": "conduit_tasks.spark.connector"}
 BUILTIN = {

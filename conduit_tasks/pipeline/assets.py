@@ -72,6 +72,11 @@ def _table(settings: Mapping[str, str]) -> str:
     if scheme in ("postgres", "postgresql"):
         schema, _, name = table.rpartition(".")
         return f"postgres://{host}:{port or 5432}{path}/{quote(schema or 'public', SAFE)}/{quote(name, SAFE)}"
+    if scheme in ("mysql", "mariadb"):
+        # One server and database have one name, whichever option names the database.
+        schema, _, name = table.rpartition(".")
+        database = f"/{quote(schema, SAFE)}" if schema else path
+        return f"mysql://{host}:{port or 3306}{database}/{quote(name, SAFE)}"
     return f"{scheme}://{host}{f':{port}' if port else ''}{path}/{quote(table, SAFE)}"
 
 
@@ -129,6 +134,7 @@ _MADE: dict[str, Callable[[Mapping[str, str]], str]] = {
     "s3": _bucket,
     "sql": _table,
     "postgres": _table,
+    "mysql": _table,
     "kafka": _topic,
     "redis": _stream,
     "http": _address,

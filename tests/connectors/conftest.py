@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.connectors.iceberg_lake import Lake
     from tests.connectors.iceberg_server import IcebergServer
     from tests.connectors.kafka import Kafka
+    from tests.connectors.mariadb import MariadbServer
+    from tests.connectors.mariadb_database import MyDatabase
     from tests.connectors.moto_server import MotoServer
     from tests.connectors.postgres import PostgresServer
     from tests.connectors.postgres_database import Database
@@ -39,6 +41,25 @@ def db(postgres: PostgresServer) -> Iterator[Database]:
     from tests.connectors.postgres_database import database
 
     with database(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariadbServer]:
+    """The session's one MariaDB."""
+    from tests.connectors.mariadb import MariadbServer
+
+    server = MariadbServer().create().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def mydb(mariadb: MariadbServer) -> Iterator[MyDatabase]:
+    """An empty database of the session's MariaDB."""
+    from tests.connectors.mariadb_database import database
+
+    with database(mariadb) as made:
         yield made
 
 

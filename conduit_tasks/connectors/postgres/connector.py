@@ -177,7 +177,8 @@ class PostgresSource(Source):
         return []
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        from conduit_tasks.connectors.postgres.read import Chunk, batches, changes
+        from conduit_tasks.connectors.batches import batches
+        from conduit_tasks.connectors.postgres.read import Chunk, changes
 
         if self._rows is not None:
             yield from self._rows.read(slice)

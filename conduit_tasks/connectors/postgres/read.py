@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from conduit_tasks.connectors.base import Slice
+from conduit_tasks.connectors.batches import Sized
 from conduit_tasks.connectors.postgres.client import lsn_number, lsn_text
 from conduit_tasks.connectors.postgres.pgoutput import Begin, Change, Commit, Decoder, Relation, Truncate
 from conduit_tasks.connectors.postgres.slot import Slot
@@ -16,38 +17,11 @@ from conduit_tasks.connectors.postgres.values import json_row
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Record
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-BATCH_ROWS, BATCH_BYTES = 5_000, 16 << 20
-"""Limits of a batch: its largest number of rows, and the bytes at which it is given."""
-
 TRUNCATED = "postgres.truncate"
 """Metadata of a delete that takes every row of its table."""
 UNCHANGED = "postgres.unchanged"
 """Metadata: fields that are missing in an update, because they are large and did not change (TOAST),
 comma-separated."""
-
-Sized = tuple[Record, int]
-"""A record and its approximate size in bytes."""
-
-
-def batches(records: Iterator[Sized]) -> Iterator[pa.RecordBatch]:
-    """Yields READ_SCHEMA batches of bounded size."""
-    import pyarrow as pa
-
-    from conduit_tasks.record.schema import READ_SCHEMA, read_columns
-
-    group: list[Record] = []
-    size = 0
-    for record, bytes_ in records:
-        group.append(record)
-        size += bytes_
-        if len(group) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield pa.RecordBatch.from_arrays(read_columns(group), schema=READ_SCHEMA)
-            group, size = [], 0
-    if group:
-        yield pa.RecordBatch.from_arrays(read_columns(group), schema=READ_SCHEMA)
 
 
 class Chunk:

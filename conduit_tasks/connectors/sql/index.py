@@ -17,10 +17,12 @@ class SqlIndex:
     """One table for every pipeline that writes to this database: pipeline, destination, lane, epoch → number."""
 
     def __init__(self, name: str, schema: str | None, dialect: str) -> None:
-        key = [sa.Column(n, sa.String(128), primary_key=True) for n in ("pipeline", "destination", "lane")]
+        # Names that differ in case only are different names, which MySQL's default does not say.
+        text = sa.String(128, collation="utf8mb4_bin" if dialect == "mysql" else None)
+        key = [sa.Column(n, text, primary_key=True) for n in ("pipeline", "destination", "lane")]
         epoch = sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False)
         number = sa.Column("number", sa.BigInteger, nullable=False)
-        self._table = sa.Table(name, sa.MetaData(), *key, epoch, number, schema=schema)
+        self._table = sa.Table(name, sa.MetaData(), *key, epoch, number, schema=schema, mysql_engine="InnoDB")
         self._dialect = dialect
         self._created = False
 
@@ -39,7 +41,7 @@ class SqlIndex:
         table = self._table
         # A write comes first, so that SQLite takes its lock; PostgreSQL waits here for a transaction that inserts the
         # same row.
-        connection.execute(self._insert().values(**where, number=0).on_conflict_do_nothing())
+        connection.execute(self._first().values(**where, number=0))
         mine = sa.and_(*(table.c[name] == value for name, value in where.items()))
         current = connection.execute(sa.select(table.c.number).where(mine).with_for_update()).scalar_one()
         dropped, last = numbers.received(current)
@@ -47,9 +49,15 @@ class SqlIndex:
             connection.execute(sa.update(table).where(mine).values(number=last))
         return dropped
 
-    def _insert(self) -> Any:
+    def _first(self) -> Any:
+        """Returns the statement that inserts a row unless it is there."""
+        if self._dialect == "mysql":
+            from sqlalchemy.dialects.mysql import insert as insert_mysql
+
+            made = insert_mysql(self._table)
+            return made.on_duplicate_key_update(number=self._table.c.number)
         if self._dialect == "sqlite":
             from sqlalchemy.dialects.sqlite import insert
         else:
             from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
-        return insert(self._table)
+        return insert(self._table).on_conflict_do_nothing()

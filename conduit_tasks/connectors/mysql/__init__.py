@@ -1,0 +1,1 @@
+"""Tables of MySQL and MariaDB, and their changes."""

@@ -1,0 +1,396 @@
+"""The binary log from a place on: rows of some tables, and the places between transactions.
+
+A place is `{"file", "pos", "gtid"}` at the end of a transaction: `gtid` is the set of transactions until there, "" if
+the server has none. The log is read by that set where there is one, so that a replica may take over; else by file and
+position, which mean something on one server only.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from conduit_tasks.connectors.mysql import client, gtids
+from conduit_tasks.connectors.mysql.client import Server
+from conduit_tasks.errors import ConfigError, Missing, SourceError
+
+Place = dict[str, Any]
+
+_COMPRESSED = {40: "binlog_transaction_compression", **dict.fromkeys(range(165, 172), "log_bin_compress")}
+_PARTIAL, _INCIDENT, _ANONYMOUS = 39, 26, 34
+_DUMP = b"\x12"
+"""Command of a request for the log."""
+_STANDALONE = 1
+"""Flag of MariaDB's GTID event: one statement, and no COMMIT behind it."""
+_COMMENTS = re.compile(r"\s*(?:/\*.*?\*/\s*|#[^\n]*\n?\s*)*", re.DOTALL)
+_NAME = r"(`(?:[^`]|``)+`|[\w$]+)"
+_TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?{_NAME}(?:\s*\.\s*{_NAME})?", re.IGNORECASE)
+_ROWS_BY_STATEMENT = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
+_BEGINS = re.compile(r"(BEGIN|START\s+TRANSACTION|XA\s+START|XA\s+BEGIN)\b", re.IGNORECASE)
+_ENDS = re.compile(r"(COMMIT|ROLLBACK|XA\s+COMMIT\b.*|XA\s+ROLLBACK\b.*)\s*$", re.IGNORECASE | re.DOTALL)
+
+AGAIN = "begin again under a new connector id, which takes a snapshot first"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one table, not decoded yet. `kind`: create, update or delete; `group`: name of the transaction, the same
+    whenever it is read; `seconds`: time of the change since 1970."""
+
+    kind: str
+    table_map: Any
+    event: Any
+    group: str
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Emptied:
+    """A TRUNCATE of one table."""
+
+    schema: str
+    table: str
+    group: str
+    seconds: int
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a transaction, of whichever tables."""
+
+    place: Place
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables whose rows are wanted: their names, or all of a database."""
+
+    names: frozenset[tuple[str, str]]
+    every: str = ""
+
+    def __contains__(self, name: tuple[str, str]) -> bool:
+        return name[0] == self.every if self.every else name in self.names
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """What the library is to skip before it looks at it: tables of all databases that have such a name."""
+        if self.every:
+            return {"only_schemas": [self.every]}
+        return {"only_schemas": sorted({s for s, _ in self.names}), "only_tables": sorted({n for _, n in self.names})}
+
+
+class Log:
+    """The log of a server. It is read to its present end, and then ends."""
+
+    def __init__(self, server: Server, tables: Tables, timeout: float) -> None:
+        self._server, self._tables, self._timeout = server, tables, timeout
+
+    def read(self, start: Place) -> Iterator[Rows | Emptied | End]:
+        """Yields what is behind a place. Raises Missing if the server has not got it any more, SourceError."""
+        with self._opened(start) as stream:
+            yield from _Groups(stream, self._tables, start).all()
+
+    @contextmanager
+    def _opened(self, start: Place) -> Iterator[Any]:
+        try:
+            from pymysqlreplication import BinLogStreamReader
+            from pymysqlreplication.exceptions import MalformedBinLogEvent
+        except ImportError:
+            raise ConfigError(client.EXTRA.replace("PyMySQL", "mysql-replication")) from None
+        pymysql = client.library()
+        by: dict[str, Any] = {"log_file": start["file"], "log_pos": start["pos"]}
+        if start["gtid"]:
+            by = {"auto_position": start["gtid"], "is_mariadb": ":" not in start["gtid"]}
+        stream = BinLogStreamReader(
+            connection_settings={},
+            # As a tool, not as a replica: it registers nowhere, and ends no other reader.
+            server_id=0,
+            resume_stream=True,
+            filter_non_implemented_events=False,
+            pymysql_wrapper=_Opener(self._server, self._timeout),
+            enable_logging=False,
+            **self._tables.filters,
+            **by,
+        )
+        where = start["gtid"] or f"{start['file']}:{start['pos']}"
+        try:
+            yield stream
+        except pymysql.Error as error:
+            if client.code_of(error) == client.PURGED:
+                raise Missing(
+                    f"mysql: the log behind {where} is gone: {client.said(error)} (binlog_expire_logs_seconds, PURGE, "
+                    f"RESET, or another server). Its changes can be had no more: {AGAIN}"
+                ) from error
+            if client.code_of(error) in (1045, 1227):
+                raise ConfigError(
+                    f"mysql: {client.said(error)}; GRANT REPLICATION SLAVE ON *.* to the user of option 'url'"
+                ) from None
+            raise SourceError(f"mysql: the log behind {where}: {client.said(error)}") from error
+        except (struct.error, LookupError, ValueError, NotImplementedError, MalformedBinLogEvent) as error:
+            raise SourceError(
+                f"mysql: the log behind {where} cannot be read: {type(error).__name__}: {client.said(error)}. It is "
+                "read again; if it stays so, a table may have a column in a form that is not read (compressed, a vector)"
+            ) from error
+        finally:
+            stream.close()
+
+
+class _Opener:
+    """Opens the connections of the library: one for the log, and one for questions. It opens no second one for the log:
+    the library would read on by a set of transactions from the beginning, and give changes twice."""
+
+    def __init__(self, server: Server, timeout: float) -> None:
+        self._server, self._timeout = server, timeout
+        self._opened = False
+
+    def __call__(self, **settings: Any) -> Any:
+        asks = "cursorclass" in settings
+        if not asks and self._opened:
+            raise client.library().OperationalError(2013, "the connection to the log was lost")
+        self._opened = self._opened or not asks
+        more = {"database": settings["db"], "cursorclass": settings["cursorclass"]} if asks else {}
+        made = self._server.connect(self._timeout, **more)
+        if not asks:
+            made._write_bytes = _whole(made._write_bytes)
+        return made
+
+
+def _whole(write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Returns a function that writes a packet with its true length. The library says too little in its request to
+    MariaDB (10 bytes of 15): the rest stays unread there, and the server, which closes the connection at the end of the
+    log, thereby resets it: what is still on its way is lost."""
+
+    def written(data: bytes) -> None:
+        if data[4:5] == _DUMP:
+            data = (len(data) - 4).to_bytes(3, "little") + data[3:]
+        write(data)
+
+    return written
+
+
+class _Groups:
+    """Events as transactions. `_state`: "" between them; `open`: begun, and BEGIN or a statement follows; `alone`: one
+    statement; `in`: until its COMMIT."""
+
+    def __init__(self, stream: Any, tables: Tables, start: Place) -> None:
+        self._stream, self._tables = stream, tables
+        self._file, self._gtids = start["file"], start["gtid"]
+        self._state = self._gtid = self._group = ""
+        self._ours = False
+        self._maps: dict[int, Any] = {}
+
+    def all(self) -> Iterator[Rows | Emptied | End]:
+        from pymysqlreplication import event as events
+        from pymysqlreplication import row_event
+
+        kinds = {
+            row_event.WriteRowsEvent: "create",
+            row_event.UpdateRowsEvent: "update",
+            row_event.DeleteRowsEvent: "delete",
+        }
+        for event in self._stream:
+            if isinstance(event, events.RotateEvent):
+                self._file = event.next_binlog
+                self._forget_tables()
+            elif isinstance(event, events.GtidEvent | events.MariadbGtidEvent) or self._code(event) == _ANONYMOUS:
+                self._begin(event)
+            elif isinstance(event, row_event.TableMapEvent):
+                self._maps[event.table_id] = event
+            elif type(event) in kinds:
+                self._begun(event)
+                if (event.schema, event.table) in self._tables:
+                    self._ours = True
+                    map_ = self._maps[event.table_id]
+                    yield Rows(kinds[type(event)], map_, event, self._group, event.timestamp)
+            elif isinstance(event, events.QueryEvent):
+                yield from self._query(event)
+            elif isinstance(event, events.XidEvent):
+                yield self._end(event)
+            elif isinstance(event, events.XAPrepareEvent):
+                if not event.one_phase and self._ours:
+                    raise SourceError(
+                        f"mysql: transaction {self._group} was prepared by XA, and the log has its changes before it is "
+                        f"known if they are committed. Write these tables without XA, and {AGAIN}"
+                    )
+                yield self._end(event)
+            else:
+                self._check(event)
+
+    @staticmethod
+    def _code(event: Any) -> int:
+        return int(event.packet.event_type)
+
+    def _begin(self, event: Any) -> None:
+        """Begins a transaction at this event."""
+        self._gtid = getattr(event, "gtid", "")
+        begins = event.packet.log_pos - event.packet.event_size
+        self._group = self._gtid or f"{self._file}:{begins}"
+        flags = getattr(event, "flags", None)
+        self._state = "open" if flags is None else ("alone" if flags & _STANDALONE else "in")
+        self._ours = False
+        self._forget_tables()
+
+    def _begun(self, event: Any) -> None:
+        """Begins a transaction without an event of its own (MySQL without GTIDs)."""
+        if not self._state:
+            self._begin(event)
+            self._gtid, self._state = "", "in"
+
+    def _forget_tables(self) -> None:
+        """Forgets the numbers of tables: after a restart the server gives them to other tables."""
+        self._maps.clear()
+        self._stream.table_map.clear()
+
+    def _query(self, event: Any) -> Iterator[Emptied | End]:
+        text = event.query[_COMMENTS.match(event.query).end() :]  # type: ignore[union-attr]  # it matches nothing, too
+        if _BEGINS.match(text):
+            if not self._state:
+                self._begin(event)
+            self._gtid = self._gtid if self._group == self._gtid else ""
+            self._state = "in"
+            return
+        if _ENDS.match(text):
+            yield self._end(event)
+            return
+        self._begun_alone(event)
+        if (cut := _TRUNCATE.match(text)) is not None:
+            first, second = (_unquoted(name) if name else "" for name in cut.groups())
+            schema, table = (first, second) if second else (event.schema.decode(), first)
+            if (schema, table) in self._tables:
+                yield Emptied(schema, table, self._group, event.timestamp)
+        elif _ROWS_BY_STATEMENT.match(text) and self._named(text):
+            raise SourceError(
+                f"mysql: transaction {self._group} has a statement in the log in place of its rows. SET GLOBAL "
+                f"binlog_format = ROW, also in the session that writes, and {AGAIN}"
+            )
+        if self._state != "in":
+            yield self._end(event)
+
+    def _begun_alone(self, event: Any) -> None:
+        if not self._state:
+            self._begin(event)
+            self._gtid, self._state = "", "alone"
+
+    def _named(self, text: str) -> bool:
+        """Returns whether a statement may be about one of our tables."""
+        if self._tables.every:
+            return True
+        return any(re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) for _, name in self._tables.names)
+
+    def _end(self, event: Any) -> End:
+        if self._gtid and self._gtids:
+            self._gtids = gtids.added(self._gtids, self._gtid)
+        self._state = self._gtid = ""
+        return End({"file": self._file, "pos": event.packet.log_pos, "gtid": self._gtids})
+
+    def _check(self, event: Any) -> None:
+        """Raises SourceError for events that hide changes."""
+        code = self._code(event)
+        if setting := _COMPRESSED.get(code):
+            raise SourceError(
+                f"mysql: the log is compressed, which is not read. SET GLOBAL {setting} = OFF, and {AGAIN}"
+            )
+        if code == _PARTIAL:
+            raise SourceError(
+                "mysql: the log has parts of JSON documents only. SET GLOBAL binlog_row_value_options = '', and "
+                + AGAIN
+            )
+        if code == _INCIDENT:
+            raise SourceError(f"mysql: the server says that its log lacks changes (an incident). Therefore {AGAIN}")
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def reached(place: Place, upto: Place) -> bool:
+    """Returns whether a place is at or behind another one."""
+    if place["gtid"] and upto["gtid"]:
+        return gtids.covers(place["gtid"], upto["gtid"])
+    return _order(place) >= _order(upto)
+
+
+def _order(place: Place) -> tuple[int, str, int]:
+    """Returns what files sort by: behind `bin.999999` comes `bin.1000000`."""
+    return len(place["file"]), place["file"], place["pos"]
+
+
+def now(connection: Any) -> Place:
+    """Returns the end of the log, with `server`: the name of the server that this is, if its log has no GTIDs. Raises
+    ConfigError if it has no log, or one without rows."""
+    pymysql, mariadb = client.library(), client.is_mariadb(connection)
+    with connection.cursor() as cursor:
+        try:
+            row = _status(cursor)
+        except pymysql.OperationalError as error:
+            if client.code_of(error) == 1227:
+                right = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
+                raise ConfigError(f"mysql: {client.said(error)}; GRANT {right} ON *.* to the user of 'url'") from None
+            raise
+        if not row:
+            raise ConfigError("mysql: the server keeps no log of changes; start it with log_bin (MySQL: --log-bin)")
+        cursor.execute("SELECT @@global.binlog_format, @@global.binlog_row_image")
+        for name, value, wanted in zip(("binlog_format", "binlog_row_image"), cursor.fetchone(), ("ROW", "FULL")):
+            if str(value).upper() != wanted:
+                raise ConfigError(f"mysql: {name} is {value}; SET GLOBAL {name} = {wanted}, and in the server's file")
+        place: Place = {"file": row[0], "pos": int(row[1]), "gtid": ""}
+        if mariadb:
+            cursor.execute("SELECT binlog_gtid_pos(%s, %s)", [row[0], int(row[1])])
+            place["gtid"] = _readable(cursor.fetchone()[0])
+            cursor.execute("SELECT @@global.server_id")
+        else:
+            cursor.execute("SELECT @@global.gtid_mode")
+            if cursor.fetchone()[0] == "ON":
+                place["gtid"] = _readable(row[4])
+            cursor.execute("SELECT @@global.server_uuid")
+        if not place["gtid"]:
+            place["server"] = str(cursor.fetchone()[0])
+    return place
+
+
+def _status(cursor: Any) -> Any:
+    """Asks by MySQL's newer name, then by the older one, which MariaDB has, too."""
+    try:
+        cursor.execute("SHOW BINARY LOG STATUS")
+    except client.library().ProgrammingError:
+        cursor.execute("SHOW MASTER STATUS")
+    return cursor.fetchone()
+
+
+def _readable(text: str | None) -> str:
+    """Returns a set of transactions; "" for one with tags (MySQL 8.3), which the library cannot ask for: such a log is
+    read by file and position."""
+    found = gtids.normal(text or "")
+    return "" if any(":" in part and not part.split(":")[1][:1].isdigit() for part in found.split(",")) else found
+
+
+def by_gtid(connection: Any, place: Place) -> Place:
+    """Returns a place with the set of transactions until there, if this server is the one that it is of and can say
+    so: MariaDB, which had written nothing when the place was made."""
+    if place["gtid"] or not client.is_mariadb(connection):
+        return place
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT binlog_gtid_pos(%s, %s)", [place["file"], place["pos"]])
+        return {**place, "gtid": _readable(cursor.fetchone()[0])}
+
+
+def check_server(place: Place, here: Place) -> None:
+    """Raises SourceError if a position by file is of another server."""
+    if not place["gtid"] and "server" in place and "server" in here and place["server"] != here["server"]:
+        raise SourceError(
+            "mysql: this is another server, and the position is one by file, which means nothing here. Go back to the "
+            f"old server, or {AGAIN}; with GTIDs (gtid_mode) another server can take over"
+        )
+
+
+def wanted(names: Collection[str], database: str) -> Tables:
+    """Returns the tables of option `tables`. Raises ConfigError."""
+    from conduit_tasks.connectors.mysql.tables import parted
+
+    if list(names) == ["*"]:
+        return Tables(frozenset(), database)
+    return Tables(frozenset(parted(name, database) for name in names))

@@ -1,0 +1,166 @@
+"""MySQL and MariaDB: tables and their changes, by the binary log; rows upserted, deleted or appended.
+
+This module is light: the code that reads and writes is imported when it is used (docs/connectors/mysql.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import orjson
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.connection import MYSQL
+from conduit_tasks.connectors.mysql import client
+from conduit_tasks.connectors.mysql.destination import MysqlDestination
+from conduit_tasks.errors import ConfigError, Missing, SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BEHIND = 64 << 20
+"""Bytes of log without a change of ours after which the position moves anyway, so that they are not looked at again."""
+
+
+class MysqlSource(Source):
+    """Token: {"file", "pos", "gtid", "skip": rows already read of the transaction that follows}, and while the snapshot
+    is taken also {"snapshot": tables left, "after": key of the row read last}.
+
+    Its slices are open: a snapshot's rows change, and how many changes the log has is known by reading it. A slice of
+    changes ends at the latest where the log ended when it was planned.
+    """
+
+    ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
+
+    spec = Spec(
+        "mysql",
+        "Reads tables of MySQL and MariaDB and then their changes, by the binary log.",
+        (
+            Option(
+                "url",
+                "database: mysql://user:password@host:3306/name?ssl_ca=ca.pem&ssl_verify_identity=true",
+                secret=True,
+                required=True,
+                example="mysql://localhost/x",
+            ),
+            Option(
+                "tables",
+                "tables, optionally with their database before a dot, comma-separated; * for all of the URL's database",
+                required=True,
+            ),
+            Option(
+                "mode",
+                "cdc: the tables as they are, then their changes; snapshot: only as they are",
+                default="cdc",
+                choices=("cdc", "snapshot"),
+            ),
+            Option(
+                "snapshotMode",
+                "initial: the rows that are there come first; never: changes only, from the first plan on",
+                default="initial",
+                choices=("initial", "never"),
+            ),
+            Option("timeout", "how long one statement, or the next event of the log, may take", default="1h"),
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+        connection=MYSQL,
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._server = client.server(self.settings["url"])
+        self._tables = options.names(self.spec, self.settings, "tables")
+        if "*" in self._tables and (len(self._tables) > 1 or not self._server.database):
+            raise ConfigError("mysql: option 'tables': * stands alone, and for the database that option 'url' names")
+        self._timeout = options.duration(self.settings, "timeout")
+        self._cdc = self.settings["mode"] == "cdc"
+        self._ends: dict[bytes, Token] = {}
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        with client.connected(self._server, SourceError, self._timeout) as connection:
+            token = position.get("")
+            if token is None:
+                token = self._begin(connection)
+                if not token.get("snapshot"):
+                    # Stored at once: what changes from now on is behind it.
+                    return [Slice("", "", token, token, 0, 0)]
+            if token.get("snapshot"):
+                hint = {"records": limit.records, "bytes": limit.bytes}
+                return [Slice("", "", token, None, hint=hint, open=True)]
+            return self._changes(connection, token, limit) if self._cdc else []
+
+    def _begin(self, connection: Any) -> dict[str, Any]:
+        """Returns the first token. The end of the log is looked up before the first row is read: a change is in the
+        snapshot, or comes after it, or both."""
+        from conduit_tasks.connectors.mysql.binlog import now
+        from conduit_tasks.connectors.mysql.read import check_key
+        from conduit_tasks.connectors.mysql.tables import described, resolved
+
+        token: dict[str, Any] = {**now(connection), "skip": 0} if self._cdc else {}
+        tables = resolved(connection, self._tables, self._server.database)
+        if not self._cdc or self.settings["snapshotMode"] == "initial":
+            for name in tables:
+                check_key(described(connection, *name.split(".", 1)))
+            token["snapshot"] = tables
+        return token
+
+    def _changes(self, connection: Any, token: dict[str, Any], limit: Limit) -> list[Slice]:
+        """Returns one slice or none."""
+        from conduit_tasks.connectors.mysql.binlog import End, by_gtid, check_server, now, reached
+
+        upto = now(connection)
+        check_server(token, upto)
+        if not token["skip"] and reached(token, upto):
+            return []
+        last, passed = by_gtid(connection, token), 0
+        try:
+            for found in self._log().read(last):
+                if not isinstance(found, End):
+                    hint = {"records": limit.records, "bytes": limit.bytes, "from": last, "upto": upto}
+                    return [Slice("", "", token, None, hint=hint, open=True)]
+                kept = {"server": token["server"]} if "server" in token else {}
+                passed += max(0, found.place["pos"] - (last["pos"] if found.place["file"] == last["file"] else 0))
+                last = {**kept, **found.place, "skip": 0}
+                if reached(found.place, upto):
+                    break
+        except Missing as error:
+            raise Missing(f"{error}. {self._ways_out(token, upto)}") from error.__cause__
+        if passed > _BEHIND:
+            return [Slice("", "", token, last, 0, 0)]
+        return []
+
+    def _ways_out(self, token: dict[str, Any], now: dict[str, Any]) -> str:
+        from conduit_tasks.connectors.missing import beyond
+
+        there = Slice("", "", token, {**now, "skip": 0})
+        return f"Or, to go on at the end of the log without them: {beyond(self, there)}"
+
+    def _log(self) -> Any:
+        from conduit_tasks.connectors.mysql.binlog import Log, wanted
+
+        return Log(self._server, wanted(self._tables, self._server.database), self._timeout)
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        from conduit_tasks.connectors.batches import batches
+        from conduit_tasks.connectors.mysql.read import Changes, Chunk
+
+        if not slice.open:
+            return
+        with client.connected(self._server, SourceError, self._timeout) as connection:
+            reading: Any
+            if slice.start.get("snapshot"):
+                reading = Chunk(slice, self._server.database)
+                yield from batches(reading.read(connection))
+            else:
+                reading = Changes(slice, self._log(), connection, self._server.database)
+                yield from batches(reading.read())
+            self._ends[orjson.dumps(slice.start)] = reading.end
+
+    def reached(self, slice: Slice) -> Token:
+        return self._ends[orjson.dumps(slice.start)]
+
+
+SOURCE = MysqlSource
+DESTINATION = MysqlDestination

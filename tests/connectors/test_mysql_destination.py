@@ -1,0 +1,432 @@
+"""The destination of `mysql` on a real MariaDB: rows by key, deletes, appends, each once and exact."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import random
+import threading
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pymysql
+import pytest
+
+from conduit_tasks.connectors.mysql.connector import MysqlDestination
+from conduit_tasks.connectors.rows import RowNumbers, Rows
+from conduit_tasks.delivery.engine import deliver
+from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
+from conduit_tasks.record.record import Record
+from conduit_tasks.record.schema import spool_batch
+from conduit_tasks.topology import Delivery
+from tests.connectors.mariadb import MariadbServer
+from tests.connectors.mariadb_database import ORIGIN, MyDatabase, database
+from tests.delivery.fakes import FakePort, wait_for, work_of
+
+
+def rows(records: Sequence[Record], first: int | None = None, pipeline: str = "p") -> Rows:
+    batch = spool_batch([0] * len(records), list(range(len(records))), records)
+    numbers = None if first is None else RowNumbers(pipeline, "d", 7, np.arange(first, first + len(records)))
+    return Rows(batch, [ORIGIN], 1, 0, len(records) - 1, numbers)
+
+
+def change(
+    operation: str, after: Any = None, before: Any = None, key: Any = None, table: str = "t", **metadata: str
+) -> Record:
+    marks = {"opencdc.collection": table, **{name.replace("_", "."): value for name, value in metadata.items()}}
+    return Record(b"1", operation, marks, key, before, after, origin=ORIGIN)
+
+
+def opened(db: MyDatabase, **settings: str) -> MysqlDestination:
+    destination = MysqlDestination({"url": db.url, **{n.replace("_", "-"): v for n, v in settings.items()}})
+    destination.open(None)
+    return destination
+
+
+def write(db: MyDatabase, *records: Record, first: int | None = None, **settings: str) -> None:
+    destination = opened(db, **settings)
+    try:
+        destination.write(rows(records, first))
+    finally:
+        destination.close()
+
+
+def test_changes_of_several_tables_are_applied_in_their_order(mydb: MyDatabase, mariadb: MariadbServer) -> None:
+    # Given two tables, one in another database
+    with database(mariadb) as other:
+        mydb.run(
+            "CREATE TABLE t (id int PRIMARY KEY, v text, n int NOT NULL DEFAULT 5)",
+            f"CREATE TABLE {other.name}.`U``x` (a int, b varchar(9), v longtext, PRIMARY KEY (a, b))",
+            "INSERT INTO t VALUES (1, 'old', 1), (2, 'gone', 2), (3, 'stays', 3), (8, 'moves', 8)",
+        )
+        # When a key is written, deleted and written again, and rows move
+        write(
+            mydb,
+            change("snapshot", {"id": 1, "v": "one"}),
+            change("delete", key={"id": 2}),
+            change("create", {"id": 4, "v": 'tab\t\\ "q"\n % \'😀'}),
+            change("update", {"id": 4, "v": "four", "n": 44}),
+            change("create", {"a": 1, "b": "x", "v": {"k": [1, None]}}, table=f"{other.name}.U`x"),
+            change("create", {"a": 1, "b": "y"}, table=f"{other.name}.U`x"),
+            change("delete", key={"a": 1, "b": "y"}, table=f"{other.name}.U`x"),
+            change("update", {"id": 9, "v": "moved", "n": 9}, {"id": 8}),
+            change("update", {"id": 3, "n": 33}),
+            change("create", {"id": 6, "v": "x"}),
+            change("delete", before={"id": 6, "v": "x"}),
+            change("create", {"id": 7}),
+            change("create", {"id": 7}),
+            change("create", {"id": 10, "v": 'tab\t\\ "q"\n % \'😀', "n": 0}),
+            change("create", {"id": 10, "v": 'tab\t\\ "q"\n % \'😀', "n": 1}),
+        )
+        # Then the tables are as they would be one by one
+        assert mydb.run("SELECT * FROM t ORDER BY id") == [
+            (1, "one", 1),
+            (3, "stays", 33),
+            (4, "four", 44),
+            (7, None, 5),
+            (9, "moved", 9),
+            (10, 'tab\t\\ "q"\n % \'😀', 1),
+        ]
+        assert mydb.run(f"SELECT * FROM {other.name}.`U``x`") == [(1, "x", '{"k":[1,null]}')]
+    for mark in ("mysql_truncate", "postgres_truncate"):
+        write(mydb, change("create", {"id": 7}), change("delete", **{mark: "true"}), change("create", {"id": 8}))
+        assert mydb.run("SELECT id FROM t") == [(8,)]
+
+
+def test_keys_that_the_collation_holds_equal_are_one_row(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (k varchar(9) PRIMARY KEY, n decimal(9, 2))")
+    write(
+        mydb,
+        change("create", {"k": "a", "n": 1}),
+        change("create", {"k": "A", "n": 2}),
+        change("delete", key={"k": "A"}),
+        change("create", {"k": "a", "n": "3.50"}),
+    )
+    assert mydb.run("SELECT * FROM t") == [("a", Decimal("3.50"))]
+
+
+def test_another_unique_index_is_never_overwritten(mydb: MyDatabase) -> None:
+    # Given a row that has the unique value that another row wants
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY, v int UNIQUE, w int DEFAULT 3)", "INSERT INTO t VALUES (1, 1, 1)")
+    with pytest.raises(Refused, match="Duplicate"):
+        write(mydb, change("create", {"id": 2, "v": 1}))
+    # Then neither changed, and rows that go together are written
+    write(mydb, change("create", {"id": 2, "v": 2}), change("update", {"id": 1, "v": 4}), change("create", {"id": 1}))
+    assert mydb.run("SELECT * FROM t ORDER BY id") == [(1, 4, 1), (2, 2, 3)]
+
+
+def test_rows_are_told_apart_by_the_columns_of_key(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, k int, v int)")
+    write(mydb, change("create", {"k": 1, "v": 1}), change("create", {"k": 1, "v": 2}), key="k")
+    write(mydb, change("update", {"k": 1, "v": 2}), change("delete", key=b"9"), key="k")
+    assert mydb.run("SELECT k, v FROM t") == [(1, 2)]
+
+
+VALUES: list[tuple[str, Any, Any]] = [
+    ("int", "7", 7),
+    ("int", True, 1),
+    ("int", 2.0, 2),
+    ("bigint unsigned", 2**64 - 1, 2**64 - 1),
+    ("bit(9)", 257, b"\x01\x01"),
+    ("decimal(38, 10)", "1234567890123456789012345678.0123456789", Decimal("1234567890123456789012345678.0123456789")),
+    ("decimal(4, 1)", "1.50", Decimal("1.5")),
+    ("double", 0.1, 0.1),
+    ("float", 0.1, 0.1),
+    ("varchar(3)", "äöü", "äöü"),
+    ("text", False, "false"),
+    ("text", [1], "[1]"),
+    ("varbinary(9)", "AP8=", b"\x00\xff"),
+    ("date", "2026-01-02", dt.date(2026, 1, 2)),
+    ("datetime", "2026-01-02T03:04:05", dt.datetime(2026, 1, 2, 3, 4, 5)),
+    ("datetime(6)", "2026-01-02T03:04:05.123456+02:00", dt.datetime(2026, 1, 2, 1, 4, 5, 123456)),
+    ("timestamp NULL", "2026-01-02T03:04:05Z", dt.datetime(2026, 1, 2, 3, 4, 5)),
+    ("datetime", "0000-00-00 00:00:00", "0000-00-00 00:00:00"),
+    ("date", "2026-00-00", "2026-00-00"),
+    ("time(2)", "-100:02:03.5", -dt.timedelta(hours=100, minutes=2, seconds=3.5)),
+    ("year", 2026, 2026),
+    ("enum('a', 'it''s')", "it's", "it's"),
+    ("set('a', 'b')", "b,a", "a,b"),
+    ("set('a', 'b')", "", ""),
+    ("json", {"a": 1}, '{"a":1}'),
+    ("int", None, None),
+]
+
+
+def test_values_go_into_columns_of_every_type(mydb: MyDatabase) -> None:
+    columns = ", ".join(f"c{n} {type_}" for n, (type_, _, _) in enumerate(VALUES))
+    mydb.run(f"CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, g int AS (id + 1), {columns})")
+    write(mydb, change("create", {"id": 0, "g": 9, **{f"c{n}": value for n, (_, value, _) in enumerate(VALUES)}}))
+    [(number, _, *row)] = mydb.run("SELECT * FROM t")
+    # 0 is no wish for a new number.
+    assert number == 0
+    assert row == [there for _, _, there in VALUES]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "said"),
+    [
+        ("int", "x", "a number"),
+        ("int", 1.5, "a whole number"),
+        ("int", "1e999", "a number"),
+        ("int", 2**40, "[Oo]ut of range"),
+        ("int unsigned", -1, "[Oo]ut of range"),
+        ("decimal(4, 1)", "1.55", "1 digits behind the point"),
+        ("decimal(4, 1)", "10000", "[Oo]ut of range"),
+        ("float", 0.123456789012, "too many digits"),
+        ("float", 1e39, "too many digits"),
+        ("double", 2**53 + 1, "too many digits"),
+        ("double", "1e310", "a double"),
+        ("varchar(3)", "abc  ", "3 characters"),
+        ("tinytext", "x" * 256, "too long"),
+        ("varchar(9) CHARACTER SET latin1", "😀", "Incorrect string"),
+        ("char(9) CHARACTER SET utf8mb3", "😀", "Incorrect string"),
+        ("varbinary(1)", "#", "base64"),
+        ("varbinary(1)", "AAAA", "too long"),
+        ("date", "2026-02-30", "Incorrect date"),
+        ("date", "2026-01-02T03:04:05", "without a time"),
+        ("date", "tomorrow", "takes a date"),
+        ("datetime", "2026-01-02T03:04:05.5", "0 digits behind the second"),
+        ("datetime", "9999-12-31T23:59:59-05:00", "takes a datetime"),
+        ("time(3)", "01:02:03.1234", "3 digits"),
+        ("time", "999:00:00", "Incorrect time|store another"),
+        ("year", 26, "a year from 1901"),
+        ("enum('a', 'b')", "1", "one of its labels"),
+        ("set('a', 'b')", "a,3", "one of its labels"),
+        ("json", "x" * 3 + '"', None),
+        ("int NOT NULL", None, "cannot be null"),
+        ("int CHECK (v < 5)", 9, "CONSTRAINT"),
+    ],
+)
+@pytest.mark.proves("T6")
+def test_a_value_that_the_server_would_change_is_refused(
+    mydb: MyDatabase, type_: str, value: Any, said: str | None
+) -> None:
+    mydb.run(f"CREATE TABLE t (id int PRIMARY KEY, v {type_})")
+    if said is None:
+        # Any JSON value goes into a column of JSON: MariaDB's is text.
+        write(mydb, change("create", {"id": 1, "v": {"t": value}}))
+        return
+    with pytest.raises(Refused, match=said):
+        write(mydb, change("create", {"id": 1, "v": value}))
+    assert mydb.run("SELECT * FROM t") == []
+
+
+@pytest.mark.proves("T6")
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (change("create", {"id": 1, "z": 1}), "no column z"),
+        (change("create", {"v": "x"}), "has no id"),
+        (change("create", b"raw"), "json.decode"),
+        (change("delete"), "names no id"),
+        (change("create", {"id": 1}, table="nowhere"), "no table t.*.nowhere"),
+        (change("create", {"id": 1}, table="m"), "ENGINE = InnoDB"),
+        (change("create", {"id": 1, "v": "x" * 40_000_000}), "max_allowed_packet"),
+        (Record(b"1", after={"id": 1}, origin=ORIGIN), "names no table"),
+        (change("create", {"id": 666}), "not this one"),
+    ],
+)
+def test_what_is_the_records_fault_is_refused(mydb: MyDatabase, record: Record, said: str) -> None:
+    mydb.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v longtext)",
+        "CREATE TABLE m (id int PRIMARY KEY) ENGINE = MyISAM",
+        "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW IF NEW.id = 666 THEN SIGNAL SQLSTATE '45000' "
+        "SET MESSAGE_TEXT = 'not this one'; END IF",
+    )
+    with pytest.raises(Refused, match=said):
+        write(mydb, record)
+    assert mydb.run("SELECT * FROM t") == []
+
+
+def test_append_only_adds(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (id int)")
+    write(mydb, change("create", {"id": 1}), change("update", {"id": 1}), mode="append")
+    assert mydb.run("SELECT * FROM t") == [(1,), (1,)]
+    with pytest.raises(Refused, match="mode: upsert"):
+        write(mydb, change("delete", key={"id": 1}), mode="append")
+    with pytest.raises(Refused, match="no field"):
+        write(mydb, change("create", {"x": 1}), mode="append", unknown_fields="ignore")
+
+
+@pytest.mark.proves("B8", "O5")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_attempts_that_die_at_any_place_and_begin_again_leave_each_row_once(mydb: MyDatabase, mode: str) -> None:
+    chance = random.Random(3)
+    mydb.run("CREATE TABLE t (n int)" if mode == "append" else "CREATE TABLE t (n int PRIMARY KEY)")
+    events = [change("create", {"n": n}) for n in range(120)]
+    confirmed = 0
+    while confirmed < len(events):
+        destination, at = opened(mydb, mode=mode), confirmed
+        for _ in range(chance.randint(1, 4)):
+            chunk = events[at : at + chance.randint(1, 25)]
+            if chunk:
+                destination.write(rows(chunk, at + 1))
+            at += len(chunk)
+        destination.close()
+        confirmed = chance.randint(confirmed, at)
+    assert [n for (n,) in mydb.run("SELECT n FROM t ORDER BY n")] == list(range(120))
+    assert mydb.run("SELECT pipeline, destination, epoch, number FROM conduit_index") == [("p", "d", 7, 120)]
+    # A name in other letters is another pipeline.
+    destination = opened(mydb, mode=mode)
+    destination.write(rows([change("create", {"n": 500})], 1, "P"))
+    destination.close()
+    assert mydb.run("SELECT pipeline FROM conduit_index ORDER BY number") == [("P",), ("p",)]
+
+
+@pytest.mark.proves("B8", "I4")
+def test_a_writer_that_lost_its_lease_changes_nothing(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (n int PRIMARY KEY)")
+    destination = opened(mydb)
+
+    def lost() -> None:
+        raise Fenced("a newer token exists")
+
+    destination.still_ours = lost
+    with pytest.raises(Fenced):
+        destination.write(rows([change("create", {"n": 1})], 1))
+    destination.close()
+    assert mydb.run("SELECT n FROM t") == []
+    assert mydb.run("SELECT * FROM conduit_index") == []
+
+
+@pytest.mark.proves("C17", "C5")
+def test_rows_that_the_server_refuses_are_dead_letters_one_by_one(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (seq int PRIMARY KEY CHECK (seq NOT IN (0, 700, 1999)))")
+    port = FakePort(2000, list(range(2000)))
+    settings = {"url": mydb.url, "table": "t", "chunk": "500", "unknown-fields": "ignore"}
+    deliver(work_of(port), MysqlDestination(settings), port, Delivery())
+    assert mydb.run("SELECT count(*), sum(seq) FROM t") == [(1997, sum(range(2000)) - 700 - 1999)]
+    assert [key[2] for key in port.stored] == [0, 700, 1999]
+    assert "CONSTRAINT" in port.stored[0, 7, 700, 0].error
+    assert port.complete
+
+
+def locking(db: MyDatabase) -> Any:
+    return pymysql.connect(host="127.0.0.1", port=db.server.port, user="root", database=db.name, ssl_disabled=True)
+
+
+def test_a_deadlock_is_tried_again(mydb: MyDatabase) -> None:
+    # Given another transaction that has row 2 and waits for row 1, which the write has when it wants row 2
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0), (2, 0)")
+    other = locking(mydb)
+    cursor = other.cursor()
+    # It has changed much, so that the server ends the write instead.
+    cursor.execute("INSERT INTO t SELECT seq + 10, 0 FROM seq_1_to_200")
+    cursor.execute("UPDATE t SET v = 2 WHERE id = 2")
+    destination = opened(mydb, lock_timeout="60s")
+    waits = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+
+    def meanwhile() -> None:
+        wait_for(lambda: mydb.run(waits) == [(1,)])
+        cursor.execute("UPDATE t SET v = 1 WHERE id = 1")
+        other.commit()
+
+    thread = threading.Thread(target=meanwhile)
+    thread.start()
+    destination.write(rows([change("update", {"id": 1, "v": 10}), change("delete", key={"id": 2})]))
+    thread.join()
+    destination.close()
+    other.close()
+    assert mydb.run("SELECT * FROM t WHERE id < 10") == [(1, 10)]
+
+
+def test_a_lock_or_a_server_that_is_gone_fails_and_may_recover(mydb: MyDatabase, mariadb: MariadbServer) -> None:
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    destination = opened(mydb, lock_timeout="1s")
+    destination.limit = 3.0
+    other = locking(mydb)
+    other.cursor().execute("DELETE FROM t")
+    with pytest.raises(Unavailable, match="[Ll]ock wait"):
+        destination.write(rows([change("create", {"id": 1})]))
+    other.close()
+    mariadb.stop()
+    try:
+        with pytest.raises(Unavailable):
+            destination.write(rows([change("create", {"id": 2})]))
+        with pytest.raises(Unavailable):
+            destination.open(None)
+    finally:
+        mariadb.start()
+    destination.open(None)
+    destination.write(rows([change("create", {"id": 2})]))
+    destination.close()
+    assert mydb.run("SELECT * FROM t ORDER BY id") == [(1,), (2,)]
+
+
+def test_a_table_that_is_changed_meanwhile_is_looked_at_again(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY)")
+    destination = opened(mydb)
+    destination.write(rows([change("create", {"id": 1})]))
+    mydb.run("ALTER TABLE t ADD v text")
+    destination.write(rows([change("create", {"id": 2, "v": "x"})]))
+    mydb.run("ALTER TABLE t DROP v")
+    with pytest.raises(Unavailable, match="changed meanwhile"):
+        destination.write(rows([change("create", {"id": 3, "v": "x"})]))
+    destination.open(None)
+    with pytest.raises(Refused, match="no column v"):
+        destination.write(rows([change("create", {"id": 3, "v": "x"})]))
+    destination.close()
+    assert mydb.run("SELECT * FROM t ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"table": "nowhere"}, "no table t.*.nowhere"),
+        ({"table": "k", "key": "x"}, "no column x"),
+        ({"table": "k"}, "no primary key"),
+        ({"table": "m", "mode": "append"}, "InnoDB"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_an_error_of_the_file(
+    mydb: MyDatabase, settings: dict[str, str], said: str
+) -> None:
+    mydb.run("CREATE TABLE k (v int)", "CREATE TABLE m (v int) ENGINE = MyISAM")
+    with pytest.raises(ConfigError, match=said):
+        opened(mydb, **settings)
+
+
+def test_missing_rights_say_what_to_do(mydb: MyDatabase) -> None:
+    mydb.run(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"CREATE USER w_{mydb.name} IDENTIFIED BY 'pw@1'",
+        f"GRANT SELECT ON {mydb.name}.* TO w_{mydb.name}",
+    )
+    url = f"mysql://w_{mydb.name}:pw%401@127.0.0.1:{mydb.server.port}/{mydb.name}"
+    destination = MysqlDestination({"url": url})
+    destination.open(None)
+    with pytest.raises(ConfigError, match="INSERT"):
+        destination.write(rows([change("create", {"id": 1})]))
+    destination.close()
+    with pytest.raises(ConfigError, match="Access denied") as raised:
+        MysqlDestination({"url": url.replace("pw%401", "secret9")}).open(None)
+    assert "secret9" not in str(raised.value)
+    mydb.run(f"DROP USER w_{mydb.name}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"url": "postgresql://u:pw9@h/d"}, "no MySQL URL"),
+        ({"url": "mysql://u:pw9@h:x/d"}, "cannot be read"),
+        ({"url": "mysql://u:pw9@h/d?sslmode=require"}, "'sslmode' is not known"),
+        ({"url": "mysql://u:pw9@h/d?ssl_disabled=maybe"}, "true or false"),
+        ({"table": "{{ .Nothing"}, "option 'table'"),
+        ({"chunk": "0"}, "chunk"),
+        ({"index-table": ""}, "names no table"),
+    ],
+)
+def test_wrong_options_are_named_without_the_password(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        MysqlDestination({"url": "mysql://h/d", **settings})
+    assert "pw9" not in str(raised.value)
+
+
+def test_bytes_are_what_they_were(mydb: MyDatabase) -> None:
+    data = bytes(range(256)) * 40
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY, v blob)")
+    write(mydb, *(change("create", {"id": n, "v": base64.b64encode(data + bytes([n])).decode()}) for n in range(200)))
+    assert mydb.run("SELECT count(*), sum(length(v)) FROM t") == [(200, 200 * (len(data) + 1))]
+    assert mydb.run("SELECT v FROM t WHERE id = 7") == [(data + b"\x07",)]
