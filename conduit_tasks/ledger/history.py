@@ -10,6 +10,7 @@ import pyarrow as pa
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.ledger.entry import SCHEMA
 from conduit_tasks.ledger.find import Place, Search
+from conduit_tasks.ledger.ids import ById
 from conduit_tasks.ledger.query import covering
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.spool.spool import Spool
@@ -30,7 +31,7 @@ _searches: OrderedDict[tuple[str, str, str], Search] = OrderedDict()
 
 def places_of(spool: Spool, pipeline: str, record: str) -> list[Place]:
     """Returns the places of the record with this id, newest first. Raises UnknownRecord if no record kept has it."""
-    return Search(spool, pipeline, record).look() or _dead(pipeline, record)
+    return Search(spool, pipeline, ById(pipeline, record)).look() or _dead(pipeline, record)
 
 
 def places_so_far(spool: Spool, pipeline: str, record: str) -> tuple[list[Place], int]:
@@ -40,7 +41,7 @@ def places_so_far(spool: Spool, pipeline: str, record: str) -> tuple[list[Place]
     """
     key = (spool.uri(""), pipeline, record)
     with _lock:
-        search = _searches.setdefault(key, Search(spool, pipeline, record))
+        search = _searches.setdefault(key, Search(spool, pipeline, ById(pipeline, record)))
         _searches.move_to_end(key)
         while len(_searches) > REMEMBERED:
             _searches.popitem(last=False)

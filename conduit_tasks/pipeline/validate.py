@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from conduit_tasks.connectors.plugins import KINDS, parse_plugin
@@ -16,6 +17,7 @@ from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, Pipeline
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
 from conduit_tasks.record.fields import parse as field_reference
+from conduit_tasks.record.searchable import searchable
 from conduit_tasks.settings import STORE_HINT, nothing_stored, settings
 
 GATEWAY = "gateway"
@@ -188,6 +190,9 @@ def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
         check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
     for n, field in enumerate(keys.mask):
         check_with(field_reference, field, "E212", report, (*base, "mask", n))
+    if "index" in keys.model_fields_set:
+        for n, field in enumerate(keys.index):
+            check_with(partial(searchable, mask=keys.mask), field, "E212", report, (*base, "index", n))
     for n, handler in enumerate(keys.handlers):
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
