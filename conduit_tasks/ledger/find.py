@@ -55,8 +55,9 @@ class Search:
     A sealed micro-batch never changes, so each is searched once, however often `look` is called.
     """
 
-    def __init__(self, spool: Spool, pipeline: str, finder: Finder) -> None:
-        self._spool, self._pipeline, self._finder = spool, pipeline, finder
+    def __init__(self, spool: Spool, pipeline: str, finder: Finder, only: int | None = None) -> None:
+        """`only`: the one micro-batch that is searched; None: all."""
+        self._spool, self._pipeline, self._finder, self._only = spool, pipeline, finder, only
         self._seen: dict[str, Found] = {}
         self.left = 0
         """Number of micro-batches that were not searched yet, and are to be."""
@@ -68,6 +69,7 @@ class Search:
         paths = [
             path
             for number in reversed(self._spool.micro_batches(self._pipeline))
+            if self._only in (None, number)
             if (path := self._spool.sealed(self._pipeline, number)) is not None
         ]
         self._seen = {path: self._seen[path] for path in paths if path in self._seen}

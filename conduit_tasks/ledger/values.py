@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LONGEST = 8_192
+"""Characters of a value that is looked for."""
 MOST = 100
 """Records that are found at a time, the newest."""
 COMPARED = 1_000

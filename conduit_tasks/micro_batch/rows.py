@@ -24,8 +24,8 @@ from conduit_tasks.micro_batch.account import Account
 from conduit_tasks.micro_batch.fates import error_of, fates_of
 from conduit_tasks.micro_batch.malformed import decode_error, malformed, undecodable
 from conduit_tasks.micro_batch.passes import NACKED_SCHEMA, Pass, PassResult
-from conduit_tasks.micro_batch.row_index import RowIndex
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
+from conduit_tasks.micro_batch.row_index import RowIndex
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.columns import BLOCK

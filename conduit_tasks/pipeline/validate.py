@@ -188,11 +188,7 @@ def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
     _check_spool(keys.spool.path, report, (*base, "spool", "path"))
     if keys.event_time is not None:
         check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
-    for n, field in enumerate(keys.mask):
-        check_with(field_reference, field, "E212", report, (*base, "mask", n))
-    if "index" in keys.model_fields_set:
-        for n, field in enumerate(keys.index):
-            check_with(partial(searchable, mask=keys.mask), field, "E212", report, (*base, "index", n))
+    _check_fields(keys, report, base)
     for n, handler in enumerate(keys.handlers):
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
@@ -209,6 +205,14 @@ def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
                 f"the lag budget of {limit} {key} is below one micro-batch of {one}",
                 "raise the budget to at least one micro-batch, or lower micro-batch",
             )
+
+
+def _check_fields(keys: PipelineKeys, report: Findings, base: Path) -> None:
+    for n, field in enumerate(keys.mask):
+        check_with(field_reference, field, "E212", report, (*base, "mask", n))
+    if "index" in keys.model_fields_set and not report.wrong((*base, "mask")):
+        for n, field in enumerate(keys.index):
+            check_with(partial(searchable, mask=keys.mask), field, "E212", report, (*base, "index", n))
 
 
 def _check_wake(keys: PipelineKeys, report: Findings, base: Path) -> None:

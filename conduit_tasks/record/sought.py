@@ -1,6 +1,6 @@
 """Values by which records are looked for: their text, and 64-bit hashes of it, made column by column.
 
-The hash is part of the format of the files that hold it (`spool.index`): with another one these are to get another name.
+The hash is part of the format of the files that hold it (`spool.index`): with another one they are to get another name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Indexes: which rows of a file may have a value, found by reading some KB (docs/adr/0036-an-index-beside-the-parts.md).
+"""Indexes: which rows of a file may have a value, found by reading some KB (docs/adr/0036-indexes-beside-the-data.md).
 
     segment   per column: its head, which is the first entry and the CRC-32 of each block, then the blocks
     …         one segment per SEGMENT rows
-    footer    JSON: rows, segments with the place, entries and CRC-32 of the head of each column; its length and CRC-32; MAGIC
+    footer    JSON: rows, columns, segments with the place, entries and CRC-32 of the head of each column;
+              then its length and CRC-32, and MAGIC
 
 An entry is 64 bits: the top of the value's hash, then the row within the segment, so that sorting needs one array.
 Whoever finds a row compares the value with the record: hashes may be equal by chance. All numbers are little-endian.
@@ -155,7 +156,7 @@ class Index:
                 rows = self._in_segment(*segment["columns"][column], hash >> bits << bits, bits)
                 yield from (segment["first"] + row for row in rows)
 
-    def _in_segment(self, at: int, entries: int, crc: int, low: int, bits: int) -> Iterator[int]:  # noqa: PLR0917
+    def _in_segment(self, at: int, entries: int, crc: int, low: int, bits: int) -> Iterator[int]:
         high = low | (1 << bits) - 1
         blocks = -(-entries // BLOCK)
         head = self._at(at, blocks * (_ENTRY.itemsize + _CRC.itemsize))

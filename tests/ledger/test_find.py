@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,12 +37,12 @@ FIELDS = "index: [.Key, .Payload.After.n, .Payload.After.who, .Payload.After.dee
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the part files whose rows were gone through."""
     found: list[str] = []
     whole = Spool.read
     monkeypatch.setattr(Spool, "read", lambda self, file, **how: [found.append(file.path), whole(self, file, **how)][1])
-    yield found
+    return found
 
 
 def row(n: int) -> dict[str, Any]:
@@ -241,7 +240,7 @@ def test_an_index_that_cannot_be_written_stops_no_micro_batch(
     assert look(".Key", "k-7")[0] == [(1, 47), (1, 7)]
 
 
-@pytest.mark.parametrize("segment, block", [(1 << 20, 1_024), (64, 4), (1, 1), (100, 7)])
+@pytest.mark.parametrize(("segment", "block"), [(1 << 20, 1_024), (64, 4), (1, 1), (100, 7)])
 def test_an_index_of_several_segments_finds_every_row_the_last_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: int, block: int
 ) -> None:
