@@ -16,7 +16,8 @@ import pyarrow as pa
 from conduit_tasks.errors import SpoolError
 from conduit_tasks.ledger.find import Found, place_of
 from conduit_tasks.record.record import Origin, id_suffix, record_id
-from conduit_tasks.spool.index import Damaged, Hashes, Index, IndexWriter
+from conduit_tasks.record.sought import Hashes
+from conduit_tasks.spool.index import Damaged, Index, IndexWriter
 from conduit_tasks.spool.manifest import PartFile, SealedManifest
 from conduit_tasks.spool.rows_at import rows_at
 from conduit_tasks.spool.spool import Spool

@@ -91,9 +91,9 @@ class ByValue:
         found: list[int] = []
         at = 0
         for batch in spool.read(file, columns=columns.reads):
-            [(hashes, has)] = columns.of(batch)
-            hits = np.isin(hashes, wanted)
-            found += (np.flatnonzero(hits if has is None else hits & has) + at).tolist()
+            [(hashes, rows)] = columns.of(batch)
+            hits = np.flatnonzero(np.isin(hashes, wanted))
+            found += (np.unique(hits if rows is None else rows[hits]) + at).tolist()
             at += batch.num_rows
         return found[::-1]
 

@@ -16,8 +16,10 @@ import pyarrow as pa
 from conduit_tasks.errors import RecordError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.fields import FieldRef, parse
+from conduit_tasks.record.json_values import simple, values_of
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import DATA, part_values
+from conduit_tasks.record.searchable import COLUMNS
 
 MOST = 256
 """Bytes of a value that enter the hash, with the length of the whole: what is found is compared with the record."""
@@ -27,28 +29,38 @@ _ALL, _WORD = np.uint64(0xFFFFFFFFFFFFFFFF), 8
 Hashes = npt.NDArray[np.uint64]
 
 
+Rows = npt.NDArray[np.int64]
+Entries = tuple[Hashes, Rows | None]
+"""Hashes and the rows that have them, in order of rows (None: 0, 1, …, each once). A row may have several."""
+
+
 def hash_of(value: bytes) -> int:
     """Returns the hash of one value."""
-    return int(_hashes(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))[0])
+    return int(_hashes(np.frombuffer(value, np.uint8), np.array([0]), np.array([len(value)]))[0])
 
 
-def hashed(column: pa.Array) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
-    """Returns a hash per row of a binary or text column, and which rows have a value (None: all)."""
-    rows = len(column)
-    if column.null_count == rows:
-        return np.zeros(rows, np.uint64), np.zeros(rows, bool)
-    valid, offsets, data = column.buffers()
+def hashed(column: pa.Array) -> Entries:
+    """Returns the hashes of the values of a binary or text column."""
+    if column.null_count == len(column):
+        return np.empty(0, np.uint64), np.empty(0, np.int64)
+    content, ends = _content(column)
+    if not column.null_count:
+        return _hashes(content, ends[:-1], np.diff(ends)), None
+    rows = np.flatnonzero(np.asarray(column.is_valid()))
+    return _hashes(content, ends[:-1][rows], np.diff(ends)[rows]), rows
+
+
+def _content(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows]:
+    """Returns the bytes of a column, and where each row ends, with 0 before."""
+    _, offsets, data = column.buffers()
     kind = np.int64 if pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type) else np.int32
-    ends = np.frombuffer(offsets, kind)[column.offset : column.offset + rows + 1].astype(np.int64)
+    ends = np.frombuffer(offsets, kind)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    found = _hashes(content[ends[0] : ends[-1]], ends - ends[0])
-    has = None if valid is None or not column.null_count else np.asarray(column.is_valid())
-    return found, has
+    return content[ends[0] : ends[-1]], ends - ends[0]
 
 
-def _hashes(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Returns the hash of each `content[ends[i]:ends[i + 1]]`, eight bytes of all of them at a time."""
-    starts, lengths = ends[:-1], np.diff(ends)
+def _hashes(content: npt.NDArray[np.uint8], starts: Rows, lengths: Rows) -> Hashes:
+    """Returns the hash of each value, eight bytes of all of them at a time."""
     padded = np.empty(len(content) + _WORD, np.uint8)
     padded[: len(content)], padded[len(content) :] = content, 0
     # The eight bytes from each place on: a view, in which the words overlap.
@@ -114,16 +126,37 @@ class Columns:
         self._refs = [parse(field) for field in fields]
         self._origins = origins
 
-    def of(self, batch: pa.RecordBatch) -> list[tuple[Hashes, npt.NDArray[np.bool_] | None]]:
-        """Returns the hashes of each field, as `hashed` does."""
-        parsed = [ref for ref in self._refs if not _is_column(ref)]
-        values = dict(zip((ref.text for ref in parsed), _values(batch, parsed, self._origins))) if parsed else {}
-        return [
-            hashed(batch.column(ref.root.lower()))
-            if _is_column(ref)
-            else hashed(pa.array(values[ref.text], pa.binary()))
-            for ref in self._refs
-        ]
+    def of(self, batch: pa.RecordBatch) -> list[Entries]:
+        """Returns the hashes of each field; in structured data also of other places with the same last name."""
+        return [self._of(ref, batch) for ref in self._refs]
+
+    def _of(self, ref: FieldRef, batch: pa.RecordBatch) -> Entries:
+        if not ref.path and ref.root in COLUMNS:
+            return hashed(batch.column(ref.root.lower()))
+        [part] = ref.parts
+        if part not in DATA or not simple(ref.path[-1]):
+            return hashed(pa.array(_values(batch, ref, self._origins), pa.binary()))
+        column, shape = batch.column(part), batch.column("shape").to_numpy()
+        structured = np.flatnonzero((shape & DATA[part] != 0) & np.asarray(column.is_valid()))
+        if len(structured) < len(column):
+            column = column.take(pa.array(structured))
+        if not len(column):
+            return np.empty(0, np.uint64), np.empty(0, np.int64)
+        content, ends = _content(column)
+        found = values_of(ref.path[-1], content, ends)
+        if found is None:
+            return hashed(pa.array(_values(batch, ref, self._origins), pa.binary()))
+        hashes, rows = _hashes(content, found.starts, found.lengths), structured[found.texts]
+        if len(found.parse):
+            numbers = structured[found.parse]
+            some, of = hashed(pa.array(_values(batch.take(pa.array(numbers)), ref, self._origins), pa.binary()))
+            hashes, rows = (
+                np.concatenate([hashes, some]),
+                np.concatenate([rows, numbers if of is None else numbers[of]]),
+            )
+            order = np.argsort(rows, kind="stable")
+            hashes, rows = hashes[order], rows[order]
+        return hashes, rows
 
     @property
     def reads(self) -> list[str]:
@@ -132,23 +165,15 @@ class Columns:
         return ["slice", *sorted(parts), *(["shape"] if parts & DATA.keys() else [])]
 
 
-def _is_column(ref: FieldRef) -> bool:
-    """Returns whether the field is a column of its own."""
-    return not ref.path and ref.root in ("Key", "Position")
-
-
-def _values(batch: pa.RecordBatch, refs: Sequence[FieldRef], origins: Sequence[Origin]) -> list[list[bytes | None]]:
-    """Returns for each field its text in each row; records without the field, or with raw data, have none."""
-    out: list[list[bytes | None]] = [[] for _ in refs]
-    parts = sorted({part for ref in refs for part in ref.parts})
+def _values(batch: pa.RecordBatch, ref: FieldRef, origins: Sequence[Origin]) -> list[bytes | None]:
+    """Returns the text of a field in each row; records without the field, or with raw data, have none."""
+    [part] = ref.parts
     record = Record(b"")
-    slices = batch.column("slice").to_pylist()
-    for number, *found in zip(slices, *(part_values(batch, part) for part in parts)):
+    out = []
+    for number, value in zip(batch.column("slice").to_pylist(), part_values(batch, part)):
         record.origin = origins[number]
-        for part, value in zip(parts, found):
-            setattr(record, part, value)
-        for ref, texts in zip(refs, out):
-            texts.append(_text_in(ref, record))
+        setattr(record, part, value)
+        out.append(_text_in(ref, record))
     return out
 
 

@@ -32,9 +32,8 @@ TAIL = 4_096
 _END = struct.Struct("<II8s")
 _ENTRY, _CRC = np.dtype("<u8"), np.dtype("<u4")
 
-Hashes = npt.NDArray[np.uint64]
-Column = tuple[Hashes, npt.NDArray[np.bool_] | None]
-"""A hash per row, and which rows have a value (None: all)."""
+Entries = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64] | None]
+"""Hashes and the rows that have them, in order of rows (None: 0, 1, …, each once). A row may have several."""
 
 
 def path_of(part: str) -> str:
@@ -47,17 +46,16 @@ class IndexWriter:
 
     def __init__(self, sink: Sink, columns: Sequence[str]) -> None:
         self._sink, self._columns = sink, list(columns)
-        self._held: list[list[Column]] = []
+        self._held: list[list[Entries]] = []
         self._waiting = self._rows = 0
         self._segments: list[dict[str, Any]] = []
 
-    def add(self, rows: int, columns: Sequence[Column]) -> None:
-        """Adds rows. `columns`: as they were named, each with as many hashes."""
+    def add(self, rows: int, columns: Sequence[Entries]) -> None:
+        """Adds rows. `columns`: as they were named."""
         at = 0
         while at < rows:
             some = min(rows - at, SEGMENT - self._waiting)
-            cut = slice(at, at + some)
-            self._held.append([(hashes[cut], has if has is None else has[cut]) for hashes, has in columns])
+            self._held.append([_cut(each, at, some, self._waiting) for each in columns])
             self._waiting += some
             at += some
             if self._waiting == SEGMENT:
@@ -68,10 +66,8 @@ class IndexWriter:
         places = {}
         for n, name in enumerate(self._columns):
             hashes = np.concatenate([each[n][0] for each in self._held])
-            entries = (hashes >> bits << bits) | np.arange(len(hashes), dtype=np.uint64)
-            if any(each[n][1] is not None for each in self._held):
-                has = [np.ones(len(each[n][0]), bool) if each[n][1] is None else each[n][1] for each in self._held]
-                entries = entries[np.concatenate(has)]
+            rows = np.concatenate([each[n][1] for each in self._held])
+            entries = (hashes >> bits << bits) | rows.astype(np.uint64)
             entries.sort()
             entries = entries.astype(_ENTRY, copy=False)
             blocks = [entries[at : at + BLOCK] for at in range(0, len(entries), BLOCK)]
@@ -95,6 +91,15 @@ class IndexWriter:
     def abort(self) -> None:
         """Leaves no file. Harmless after `close`."""
         self._sink.abort()
+
+
+def _cut(entries: Entries, at: int, rows: int, first: int) -> Entries:
+    """Returns the entries of some rows, which get numbers from `first` on."""
+    hashes, numbers = entries
+    if numbers is None:
+        return hashes[at : at + rows], np.arange(first, first + rows)
+    begin, end = np.searchsorted(numbers, [at, at + rows])
+    return hashes[begin:end], numbers[begin:end] - at + first
 
 
 class Damaged(ValueError):
