@@ -58,7 +58,7 @@ def history(  # noqa: PLR0917 - its options
     if record is not None:
         places = places_of(spool, found.id, record, micro_batch)
     else:
-        search = Search(spool, found.id, ByValue(found, field or KEY, key if value is None else value or ""))
+        search = Search(spool, found.id, ByValue(found, field or KEY, value or key or ""))
         places = search.look()
         more = search.more
         whole, rows = search.searched

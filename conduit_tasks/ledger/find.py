@@ -42,8 +42,9 @@ class Found:
 class Finder(Protocol):
     """Says what is looked for."""
 
-    most: int | None
-    """Places after which no older micro-batch is looked at; None: all are."""
+    @property
+    def most(self) -> int | None:
+        """Places after which no older micro-batch is looked at; None: all are."""
 
     def within(self, spool: Spool, path: str, manifest: SealedManifest) -> Found:
         """Returns what is in one sealed micro-batch; `path`: of its manifest. Raises SpoolError."""

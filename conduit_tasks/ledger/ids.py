@@ -33,7 +33,7 @@ _DIGITS = 16
 class ById:
     """Finds the records with one id."""
 
-    most = None
+    most: int | None = None
 
     def __init__(self, pipeline: str, id: str) -> None:
         self._pipeline, self._id = pipeline, id.strip().lower()

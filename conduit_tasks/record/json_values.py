@@ -1,7 +1,7 @@
 """Values of a name in JSON texts, of a whole column at a time and without parsing: for what may be a little too many.
 
-Every place where the name stands in a text is taken, at any depth, so nothing that is there is missed; whoever looks for
-a value compares it with the record. Texts of which the bytes do not say the value (escapes, fractions, very long
+Every place where the name stands in a text is taken, at any depth, so nothing that is there is missed: whoever looks
+for a value compares it with the record. Texts of which the bytes do not say the value (escapes, fractions, very long
 values) are named, to be parsed.
 """
 

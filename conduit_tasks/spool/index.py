@@ -71,7 +71,9 @@ class IndexWriter:
             entries.sort()
             entries = entries.astype(_ENTRY, copy=False)
             blocks = [entries[at : at + BLOCK] for at in range(0, len(entries), BLOCK)]
-            head = entries[::BLOCK].tobytes() + np.array([zlib.crc32(block) for block in blocks], _CRC).tobytes()
+            head = (
+                entries[::BLOCK].tobytes() + np.array([zlib.crc32(block.tobytes()) for block in blocks], _CRC).tobytes()
+            )
             places[name] = [self._sink.size, len(entries), zlib.crc32(head)]
             self._sink.write(head)
             if len(entries):
@@ -158,10 +160,11 @@ class Index:
         for segment in reversed(self._segments):
             if segment["columns"][column][1]:
                 bits = max(1, (segment["rows"] - 1).bit_length())
-                rows = self._in_segment(*segment["columns"][column], hash >> bits << bits, bits)
+                rows = self._in_segment(segment["columns"][column], hash >> bits << bits, bits)
                 yield from (segment["first"] + row for row in rows)
 
-    def _in_segment(self, at: int, entries: int, crc: int, low: int, bits: int) -> Iterator[int]:
+    def _in_segment(self, place: Sequence[int], low: int, bits: int) -> Iterator[int]:
+        at, entries, crc = place
         high = low | (1 << bits) - 1
         blocks = -(-entries // BLOCK)
         head = self._at(at, blocks * (_ENTRY.itemsize + _CRC.itemsize))
