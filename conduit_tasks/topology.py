@@ -234,6 +234,8 @@ class Pipeline:
     event_time: str | None = None
     mask: tuple[str, ...] = ()
     """References to fields that people who look at records do not see."""
+    index: tuple[str, ...] = ()
+    """References to fields by which records of the spool are found."""
     drain_limit: float | None = None
     """The most seconds that a run lasts before the next one goes on; None = an hour, ten minutes under @continuous."""
     replay_interval: str = "@daily"
@@ -271,7 +273,7 @@ class Pipeline:
         from dataclasses import asdict
 
         config = asdict(self)
-        del config["file"], config["line"], config["alerts"], config["mask"]
+        del config["file"], config["line"], config["alerts"], config["mask"], config["index"]
         for destination in config["destinations"]:
             del destination["deadline"], destination["delivery"]["bulk_timeout"]
             del destination["assets"], destination["on_delivered"]

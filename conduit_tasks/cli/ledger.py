@@ -55,7 +55,11 @@ def ledger(  # noqa: PLR0917 - its options
         places = _places(spool, found.id, record, micro_batch, index, seq)
         overall = Overall(found, spool, settings().path(settings().dead_letters))
         for place in places:
-            said = [f"{name} {value}" for name, value in asdict(place).items() if value not in ("", None)]
+            said = [
+                f"{name} {value}"
+                for name, value in asdict(place).items()
+                if value not in ("", None) and name not in ("id", "ord")
+            ]
             note(f"{', '.join(said)}: {overall.of(place.micro_batch).state(place.seq)} as a whole")
         table = attempts_at(book, places, destination, after)
     else:

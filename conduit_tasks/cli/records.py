@@ -13,9 +13,12 @@ import typer
 from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, cell, fail, note, print_json, print_table
 from conduit_tasks.cli.side_by_side import side_by_side
+from conduit_tasks.cli.ways import history
 from conduit_tasks.errors import ConduitError, ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="See what becomes of records: try one, look at the last ones.")
+app = typer.Typer(no_args_is_help=True, help="See what becomes of records: try one, look at the last ones, find one.")
+
+app.command()(history)
 
 _INDENT = "    "
 

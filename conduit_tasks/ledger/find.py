@@ -1,38 +1,67 @@
-"""Look-up of a record's number, by its id or by its index in a source partition (SEMANTICS X5)."""
+"""Look-up of records in what the spool still holds: by id, by the value of a field, by index (SEMANTICS X5)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from conduit_tasks.errors import ConduitError, SpoolError
-from conduit_tasks.record.record import Origin, record_id
+from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.spool import Spool
+
+LOOK = 500
+"""Records that a look into an index counts as: it takes about as long as going through so many."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A record's place: its micro-batch, its number in that, and its origin."""
+    """A record's place: its micro-batch, its number in that, and its origin. `ord`, `id`: of one of several records
+    that were derived from it, and its id, where that is known."""
 
     micro_batch: int
     seq: int
     source: str = ""
     partition: str = ""
     index: int | None = None
+    ord: int = 0
+    id: str = ""
+
+
+@dataclass
+class Found:
+    """What was found in one micro-batch, the last first. `searched`: records that were gone through; 0: an index told.
+    `more`: not all that may be there was looked at."""
+
+    places: list[Place]
+    searched: int = 0
+    more: bool = False
+
+
+class Finder(Protocol):
+    """Says what is looked for."""
+
+    @property
+    def most(self) -> int | None:
+        """Places after which no older micro-batch is looked at; None: all are."""
+
+    def within(self, spool: Spool, path: str, manifest: SealedManifest) -> Found:
+        """Returns what is in one sealed micro-batch; `path`: of its manifest. Raises SpoolError."""
 
 
 class Search:
-    """Search for the records with one id in the micro-batches that the spool still holds, some at a time.
+    """Search for records in the micro-batches that the spool still holds, the newest first, some at a time.
 
-    Ids are in no file: a record's id is made from its position. A sealed micro-batch never changes, so each is searched
-    once, however often `look` is called.
+    A sealed micro-batch never changes, so each is searched once, however often `look` is called.
     """
 
-    def __init__(self, spool: Spool, pipeline: str, id: str) -> None:
-        self._spool, self._pipeline, self._id = spool, pipeline, id.strip().lower()
-        self._seen: dict[str, list[Place]] = {}
+    def __init__(self, spool: Spool, pipeline: str, finder: Finder, only: int | None = None) -> None:
+        """`only`: the one micro-batch that is searched; None: all."""
+        self._spool, self._pipeline, self._finder, self._only = spool, pipeline, finder, only
+        self._seen: dict[str, Found] = {}
         self.left = 0
-        """Number of micro-batches that were not searched yet."""
+        """Number of micro-batches that were not searched yet, and are to be."""
 
     def look(self, most: int | None = None) -> list[Place]:
         """Continues the search and returns the places found so far, newest first; several if the record was read again
@@ -41,36 +70,41 @@ class Search:
         paths = [
             path
             for number in reversed(self._spool.micro_batches(self._pipeline))
+            if self._only in (None, number)
             if (path := self._spool.sealed(self._pipeline, number)) is not None
         ]
         self._seen = {path: self._seen[path] for path in paths if path in self._seen}
         read = 0
         for path in paths:
-            if path not in self._seen and (most is None or read < most):
-                read += self._go_through(path)
-        self.left = sum(path not in self._seen for path in paths)
-        return [place for path in paths for place in self._seen.get(path, ())]
+            if path not in self._seen and (most is None or read < most) and not self._enough():
+                found = self._seen[path] = self._within(path)
+                read += found.searched or LOOK
+        self.left = 0 if self._enough() else sum(path not in self._seen for path in paths)
+        return [place for path in paths if path in self._seen for place in self._seen[path].places]
 
-    def _go_through(self, path: str) -> int:
+    @property
+    def searched(self) -> tuple[int, int]:
+        """Micro-batches without an index, which were gone through, and the records of these."""
+        whole = [found.searched for found in self._seen.values() if found.searched]
+        return len(whole), sum(whole)
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be others, which were not looked for because enough was found."""
+        return self._enough() or any(found.more for found in self._seen.values())
+
+    def _enough(self) -> bool:
+        most = self._finder.most
+        return most is not None and sum(len(found.places) for found in self._seen.values()) >= most
+
+    def _within(self, path: str) -> Found:
         try:
-            manifest = self._spool.read_sealed(path)
+            return self._finder.within(self._spool, path, self._spool.read_sealed(path))
         except SpoolError:
             if path in (self._spool.sealed(self._pipeline, n) for n in self._spool.micro_batches(self._pipeline)):
                 raise
             # Collected meanwhile.
-            self._seen[path] = []
-            return 0
-        origins = [Origin(self._pipeline, s.source, s.partition) for s in manifest.slices]
-        found, read = [], 0
-        for file in manifest.files:
-            for batch in self._spool.read(file, columns=["slice", "n", "ord", "position"]):
-                read += batch.num_rows
-                slices, ords = batch.column("slice").to_pylist(), batch.column("ord").to_pylist()
-                for row, (number, position, ordinal) in enumerate(zip(slices, batch.column("position"), ords)):
-                    if record_id(origins[number], position.as_py(), ordinal) == self._id:
-                        found.append(_place(manifest, int(manifest.seqs(batch.slice(row, 1))[0])))
-        self._seen[path] = found
-        return read
+            return Found([])
 
 
 def by_index(spool: Spool, pipeline: str, micro_batch: int, index: int) -> list[Place]:
@@ -89,11 +123,17 @@ def by_index(spool: Spool, pipeline: str, micro_batch: int, index: int) -> list[
     for entry, base in zip(manifest.slices, manifest.bases):
         first = entry.first_index
         if first is not None and first <= index < first + entry.records:
-            out.append(_place(manifest, base + index - first))
+            out.append(place_of(manifest, base + index - first))
     return out
 
 
-def _place(manifest: SealedManifest, seq: int) -> Place:
+def place_of(manifest: SealedManifest, seq: int, ord: int = 0, id: str = "") -> Place:
+    """Returns the place of a record by its number."""
     number = max(i for i, base in enumerate(manifest.bases) if base <= seq)
     entry = manifest.slices[number]
-    return Place(manifest.micro_batch, seq, entry.source, entry.partition, manifest.index_of()(seq))
+    return Place(manifest.micro_batch, seq, entry.source, entry.partition, manifest.index_of()(seq), ord, id)
+
+
+def origins_of(pipeline: str, manifest: SealedManifest) -> Sequence[Origin]:
+    """Returns what the records of each slice share."""
+    return [Origin(pipeline, s.source, s.partition, s.metadata) for s in manifest.slices]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.ledger.entry import SCHEMA
-from conduit_tasks.ledger.find import Place, Search
+from conduit_tasks.ledger.find import Finder, Place, Search
+from conduit_tasks.ledger.ids import ById
 from conduit_tasks.ledger.query import covering
 from conduit_tasks.ledger.store import Ledger
+from conduit_tasks.ledger.values import ByValue
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.topology import Pipeline
 
 
 class UnknownRecord(ConfigError):
@@ -25,27 +30,45 @@ REMEMBERED = 16
 """Number of searches that are kept, to be continued by the next call."""
 
 _lock = threading.Lock()
-_searches: OrderedDict[tuple[str, str, str], Search] = OrderedDict()
+_searches: OrderedDict[tuple[str, ...], Search] = OrderedDict()
 
 
-def places_of(spool: Spool, pipeline: str, record: str) -> list[Place]:
-    """Returns the places of the record with this id, newest first. Raises UnknownRecord if no record kept has it."""
-    return Search(spool, pipeline, record).look() or _dead(pipeline, record)
+def places_of(spool: Spool, pipeline: str, record: str, micro_batch: int | None = None) -> list[Place]:
+    """Returns the places of the record with this id, newest first; with `micro_batch` those in that one. Raises
+    UnknownRecord if no record kept has it."""
+    return Search(spool, pipeline, ById(pipeline, record), micro_batch).look() or _dead(pipeline, record)
 
 
-def places_so_far(spool: Spool, pipeline: str, record: str) -> tuple[list[Place], int]:
+def places_so_far(spool: Spool, pipeline: str, record: str, micro_batch: int | None = None) -> tuple[list[Place], int]:
     """Returns the places found so far, at a bounded cost, and the number of micro-batches left to search.
 
     One call searches `AT_ONCE` records, and the next one with this id continues from there. One search runs at a time.
     """
-    key = (spool.uri(""), pipeline, record)
+    with _continued(spool, pipeline, ById(pipeline, record), ("id", record, str(micro_batch)), micro_batch) as search:
+        places = search.look(AT_ONCE)
+    return places or ([] if search.left else _dead(pipeline, record)), search.left
+
+
+def found_so_far(spool: Spool, pipeline: Pipeline, field: str, value: str) -> tuple[list[Place], Search]:
+    """Returns the places of records whose field has this value, as `places_so_far` does, and the search. Raises
+    ConfigError for a field by which nothing may be found."""
+    finder = ByValue(pipeline, field, value)
+    key = (field, value, *pipeline.mask)
+    with _continued(spool, pipeline.id, finder, key, None) as search:
+        return search.look(AT_ONCE), search
+
+
+@contextmanager
+def _continued(
+    spool: Spool, pipeline: str, finder: Finder, what: tuple[str, ...], only: int | None
+) -> Iterator[Search]:
+    key = (spool.uri(""), pipeline, *what)
     with _lock:
-        search = _searches.setdefault(key, Search(spool, pipeline, record))
+        search = _searches.setdefault(key, Search(spool, pipeline, finder, only))
         _searches.move_to_end(key)
         while len(_searches) > REMEMBERED:
             _searches.popitem(last=False)
-        places = search.look(AT_ONCE)
-    return places or ([] if search.left else _dead(pipeline, record)), search.left
+        yield search
 
 
 def attempts_at(

@@ -42,6 +42,8 @@ class Pass:
     destinations: tuple[Destination, ...]
     final: bool
     isolate_poison: bool = False
+    index: tuple[str, ...] = ()
+    """Fields by which the final records can be looked for (`index` of the pipeline file)."""
     folder: str = ""
     """Spool folder of the files; default the node. Passes between frame processors write to folders of their own."""
 

@@ -58,6 +58,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
                 destinations=pipeline.destinations,
                 final=True,
                 isolate_poison=isolates_poison(lease.attempts),
+                index=pipeline.index,
             )
             files = [(i, f) for i, f in enumerate(f for m in manifests for f in m.files)]
             with keeping(lease):

@@ -80,6 +80,7 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         destinations=pipeline.destinations,
         final=not pipeline.processors,
         isolate_poison=isolates_poison(lease.attempts),
+        index=pipeline.index,
     )
     reader = SourceReader(pipeline, source.id, origins, unsettled(context, source))
     if source_class(source.plugin).in_driver:

@@ -25,6 +25,7 @@ from conduit_tasks.micro_batch.fates import error_of, fates_of
 from conduit_tasks.micro_batch.malformed import decode_error, malformed, undecodable
 from conduit_tasks.micro_batch.passes import NACKED_SCHEMA, Pass, PassResult
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
+from conduit_tasks.micro_batch.row_index import RowIndex
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.columns import BLOCK
@@ -54,6 +55,7 @@ class RowPass:
         self._limit = settings().batch_bytes
         self._portion = Portion(BLOCK, max(1, self._limit // 2))
         self._out: Any = None
+        self._index = RowIndex(plan, spool, origins) if plan.final and plan.index else None
         self._nacked: Any = None
         self._since = time.monotonic()
 
@@ -69,7 +71,7 @@ class RowPass:
                     self._take(batch)
                 self._took("read")
         except BaseException:
-            for writer in (self._out, self._nacked):
+            for writer in (self._out, self._nacked, self._index):
                 if writer is not None:
                     writer.abort()
             raise
@@ -79,6 +81,8 @@ class RowPass:
         for writer, files in ((self._out, self.result.files), (self._nacked, self.result.nacked_files)):
             if writer is not None:
                 files.append(writer.close())
+        if self._index is not None:
+            self._index.close()
         stored, nacked = (sum(f.rows for f in files) for files in (self.result.files, self.result.nacked_files))
         self._account.close(stored, nacked)
         self._took("spool")
@@ -273,6 +277,8 @@ class RowPass:
             self._out = self.writer.part(self.part, [d for d, _ in self.filters])
         self.result.row_bytes = max(self.result.row_bytes, batch.nbytes // batch.num_rows)
         self._out.write(batch)
+        if self._index is not None:
+            self._index.add(batch, self._out.path)
         self._took("spool")
 
     def _nack(self, rows: pa.RecordBatch, errors: Sequence[Mapping[str, str]], *, made: bool = False) -> None:

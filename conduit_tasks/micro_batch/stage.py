@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,7 @@ def stage(
     accounted(manifest.node, manifest.micro_batch, manifest.read, **became)
     if counts is not None:
         accounted(manifest.node, manifest.micro_batch, sum(counts), taken=manifest.read)
-    path = context.spool.write_stage(manifest)
+    path = context.spool.write_stage(replace(manifest, staged_at=time.time()))
     context.broker.micro_batches.stage(
         manifest.node,
         manifest.micro_batch,

@@ -15,6 +15,7 @@ from conduit_tasks.pipeline.model import (
     ProcessorKeys,
 )
 from conduit_tasks.pipeline.validate import GATEWAY
+from conduit_tasks.record.searchable import index_of
 from conduit_tasks.topology import (
     DeadLetterQueue,
     Delivery,
@@ -51,6 +52,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         isolate=keys.isolate,
         event_time=keys.event_time,
         mask=tuple(keys.mask),
+        index=index_of(keys.index, keys.mask),
         drain_limit=keys.drain_limit,
         replay_interval=keys.replay_interval.strip(),
         spool_path=keys.spool.path,

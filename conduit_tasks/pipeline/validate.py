@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from conduit_tasks.connectors.plugins import KINDS, parse_plugin
@@ -16,6 +17,7 @@ from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, Pipeline
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
 from conduit_tasks.record.fields import parse as field_reference
+from conduit_tasks.record.searchable import searchable
 from conduit_tasks.settings import STORE_HINT, nothing_stored, settings
 
 GATEWAY = "gateway"
@@ -186,8 +188,7 @@ def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
     _check_spool(keys.spool.path, report, (*base, "spool", "path"))
     if keys.event_time is not None:
         check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
-    for n, field in enumerate(keys.mask):
-        check_with(field_reference, field, "E212", report, (*base, "mask", n))
+    _check_fields(keys, report, base)
     for n, handler in enumerate(keys.handlers):
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
@@ -204,6 +205,14 @@ def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
                 f"the lag budget of {limit} {key} is below one micro-batch of {one}",
                 "raise the budget to at least one micro-batch, or lower micro-batch",
             )
+
+
+def _check_fields(keys: PipelineKeys, report: Findings, base: Path) -> None:
+    for n, field in enumerate(keys.mask):
+        check_with(field_reference, field, "E212", report, (*base, "mask", n))
+    if "index" in keys.model_fields_set and not report.wrong((*base, "mask")):
+        for n, field in enumerate(keys.index):
+            check_with(partial(searchable, mask=keys.mask), field, "E212", report, (*base, "index", n))
 
 
 def _check_wake(keys: PipelineKeys, report: Findings, base: Path) -> None:

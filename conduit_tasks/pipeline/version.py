@@ -17,7 +17,7 @@ from conduit_tasks.topology import Pipeline, Source
 Version = Mapping[str, Any]
 """The topology as JSON types: `asdict` of a Pipeline, the values of settings replaced by fingerprints."""
 
-_NOT_DELIVERY = ("file", "line", "mask")
+_NOT_DELIVERY = ("file", "line", "mask", "index")
 _KEPT_APART = ("id", "sources", "destinations", "processors", "dead_letters")
 
 

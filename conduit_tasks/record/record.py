@@ -100,9 +100,12 @@ class Record:
 
 def record_id(origin: Origin, position: bytes, ordinal: int) -> str:
     """Returns the stable id of a record, see `Record.id`."""
-    h = hashlib.blake2b(position, digest_size=16)
-    h.update(f"\0{origin.pipeline}\0{origin.connector}\0{origin.partition}\0{ordinal}".encode())
-    return h.hexdigest()
+    return hashlib.blake2b(b"%b%b%d" % (position, id_suffix(origin), ordinal), digest_size=16).hexdigest()
+
+
+def id_suffix(origin: Origin) -> bytes:
+    """Returns what an id is made of between position and ordinal."""
+    return f"\0{origin.pipeline}\0{origin.connector}\0{origin.partition}\0".encode()
 
 
 def data_bytes(data: Data) -> bytes:

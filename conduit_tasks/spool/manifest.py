@@ -110,6 +110,8 @@ class StageManifest(_Json):
     filtered: int = 0
     nacked: int = 0
     matched: dict[str, int] = field(default_factory=dict)
+    staged_at: float = 0.0
+    """Seconds since the epoch; 0: an earlier version wrote it."""
 
     @property
     def written(self) -> int:

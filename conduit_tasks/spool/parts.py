@@ -56,7 +56,7 @@ class PartWriter:
     def __init__(
         self, sink: Sink, path: str, schema: pa.Schema, ordered: bool, explain: Callable[[str, OSError], Exception]
     ) -> None:
-        self._sink, self._path, self._schema, self._explain = sink, path, schema, explain
+        self._sink, self.path, self._schema, self._explain = sink, path, schema, explain
         self._ordered, self._rows = ordered, 0
         self._first: tuple[int, int, int] | None = None
         self._last: tuple[int, int, int] | None = None
@@ -88,7 +88,7 @@ class PartWriter:
             yield
         except OSError as e:
             self.abort()
-            raise self._explain(self._path, e) from e
+            raise self._explain(self.path, e) from e
         except BaseException:
             self.abort()
             raise
@@ -103,7 +103,7 @@ class PartWriter:
             )
             if not rising.all() or (self._last is not None and ends[0] <= self._last):
                 raise InvariantBroken(
-                    f"C9: rows of {self._path} are not sorted by (slice, n, ord), or one is there twice; "
+                    f"C9: rows of {self.path} are not sorted by (slice, n, ord), or one is there twice; "
                     "a processor that reorders or repeats records must number them"
                 )
         self._first = self._first or ends[0]
@@ -115,7 +115,7 @@ class PartWriter:
             self._parquet.close()
             self._sink.commit()
         return PartFile(
-            self._path,
+            self.path,
             self._rows,
             self._sink.size,
             self._sink.crc,

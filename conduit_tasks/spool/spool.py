@@ -208,12 +208,17 @@ class Spool:
         """
         folder = self.folder(pipeline, micro_batch)
         found = [
-            int(token)
+            int(name.removeprefix("manifest-").removesuffix(".json"))
             for name, is_folder in self.entries(folder)
-            if not is_folder and name.startswith("manifest-") and name.endswith(".json")
-            if (token := name.removeprefix("manifest-").removesuffix(".json")).isdigit()
+            if _is_manifest(name, is_folder)
         ]
         return f"{folder}/manifest-{max(found)}.json" if found else None
+
+    def ids(self, manifest: str) -> str:
+        """Returns the path of the index of ids of a sealed micro-batch. `manifest`: its path."""
+        pipeline, micro_batch, name = manifest.split("/")
+        token = name.removeprefix("manifest-").removesuffix(".json")
+        return f"{pipeline}/index/{micro_batch}-{token}.ids"
 
     def collect(self, pipeline: str, micro_batch: int) -> None:
         """Removes a micro-batch and the files that dead attempts left of it. Repeating it after a crash completes it.
@@ -223,9 +228,15 @@ class Spool:
         """
         folder = self.folder(pipeline, micro_batch)
         entries = self.entries(folder)
+        # A look that makes an index of ids removes it again if the manifest has gone: before and after that.
+        ids = [self.ids(f"{folder}/{name}") for name, is_folder in entries if _is_manifest(name, is_folder)]
+        for path in ids:
+            self.remove(path)
         for name, _ in sorted(entries, key=lambda entry: (not entry[1], entry[0].startswith("manifest-"))):
             self.remove(f"{folder}/{name}")
         self.remove(folder)
+        for path in ids:
+            self.remove(path)
 
     def _explain(self, path: str, error: OSError) -> SpoolError:
         if error.errno in NO_ROOM:
@@ -234,6 +245,11 @@ class Spool:
                 "(CONDUIT_SPOOL), and the next run goes on"
             )
         return SpoolError(f"{self.uri(path)} cannot be written: {error}")
+
+
+def _is_manifest(name: str, is_folder: bool) -> bool:
+    token = name.removeprefix("manifest-").removesuffix(".json")
+    return not is_folder and name == f"manifest-{token}.json" and token.isdigit()
 
 
 def folder_name(id: str) -> str:

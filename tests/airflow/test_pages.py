@@ -223,6 +223,7 @@ async def _issues(site: str, browser: str) -> None:
         assert await tab.js("document.documentElement.scrollWidth <= 400")
         await _records(site, tab)
         await _tries(site, tab)
+        await _ways(site, tab)
         assert tab.errors == []
 
 
@@ -242,6 +243,41 @@ async def _records(site: str, tab: Tab) -> None:
     await tab.js("document.querySelector('#r-0 a').click()")
     await tab.until("location.hash.includes('place=destinations.web') && document.querySelector('#try')")
     assert await tab.js("document.querySelector('#f-pick').value") == "place"
+
+
+async def _ways(site: str, tab: Tab) -> None:
+    # A record is found by its key, with the keyboard alone
+    await tab.size(1280, 900)
+    await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/record")
+    await tab.until("document.querySelectorAll('#f-by option').length === 2")
+    key = await tab.js(
+        f"fetch('{site}/conduit/v1/pipelines/p/dead-letters').then((a) => a.json()).then((a) => a.items[0].key)"
+    )
+    await tab.js(
+        f"document.querySelector('#f-by').value = '.Key', document.querySelector('#f-value').value = {json.dumps(key)}"
+    )
+    await tab.js("document.querySelector('#f-value').focus()")
+    await tab.key("Enter", 13, "\r")
+    await tab.until("location.hash.includes('by=.Key') && document.querySelector('tbody a')")
+    assert await tab.js("document.querySelector('#f-value').value") == key
+    # Its way is a table with a bar for each step, on one scale
+    await tab.js("[...document.querySelectorAll('tbody a')].pop().click()")
+    await tab.until("document.querySelector('.waterfall')")
+    rows = await tab.js("[...document.querySelectorAll('.waterfall tbody tr')].map((row) => row.innerText).join('|')")
+    for said in ("sources.in", "sealed", "destinations.file", "destinations.web", "nacked", "http 400", "acked"):
+        assert said in rows
+    starts = "[...document.querySelectorAll('.waterfall rect')].map((bar) => +bar.getAttribute('x'))"
+    found = await tab.js(starts)
+    assert len(found) >= 5
+    assert found[0] == 0
+    assert all(0 <= x < 1_000 for x in found)
+    assert await tab.js("document.querySelectorAll('.way.bad rect').length") >= 1
+    assert "nacked as a whole" in await tab.js("document.querySelector('section.place h3').innerText")
+    assert await tab.js("document.querySelector('.waterfall').closest('.scroll').tabIndex") == 0
+    await picture(tab, "way")
+    await tab.picture("way")
+    await tab.size(400, 900)
+    assert await tab.js("document.documentElement.scrollWidth <= 400")
 
 
 async def _tries(site: str, tab: Tab) -> None:

@@ -21,6 +21,7 @@ from conduit_tasks.airflow.api import (
     records,
     replays,
     series,
+    ways,
 )
 from conduit_tasks.pipeline.names import dag_id
 
@@ -50,6 +51,7 @@ problems.install(app)
 app.include_router(pipelines.router)
 app.include_router(dead_letters.router)
 app.include_router(records.router)
+app.include_router(ways.router)
 app.include_router(issues.router)
 app.include_router(replays.router)
 app.include_router(series.router)

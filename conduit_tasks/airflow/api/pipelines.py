@@ -1,8 +1,7 @@
-"""`/v1/pipelines…`: list, show, start, stop, topology, micro-batches, positions, a record's history."""
+"""`/v1/pipelines…`: list, show, start, stop, topology, micro-batches, positions, the ledger."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -149,28 +148,6 @@ def list_micro_batches(
     """Lists micro-batches, newest first, with their delivery per destination."""
     total, items = overview.micro_batches(pipeline, offset, limit, None if until is None else until.timestamp())
     return page(items, total, offset, limit)
-
-
-@router.get("/{pipeline_id}/records/{record_id}/history")
-def show_history(
-    pipeline: SeenRecords,
-    record_id: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{8,128}$", description="The record's id.")],
-) -> dict[str, Any]:
-    """Returns every attempt at this record, at each destination, from the ledger, and for each of its places the
-    overall `state`: acked, nacked or open. `left`: micro-batches of the spool that were not searched yet; ask again,
-    and the search goes on with them."""
-    from conduit_tasks.ledger.history import attempts_at, places_so_far
-    from conduit_tasks.ledger.messages import Overall
-    from conduit_tasks.ledger.store import Ledger
-    from conduit_tasks.micro_batch.context import open_spool
-    from conduit_tasks.settings import settings
-
-    spool = open_spool(pipeline)
-    places, left = places_so_far(spool, pipeline.id, record_id.lower())
-    rows = attempts_at(Ledger(spool, pipeline.id), places).to_pylist()
-    overall = Overall(pipeline, spool, settings().path(settings().dead_letters))
-    found = [{**asdict(place), "state": overall.of(place.micro_batch).state(place.seq)} for place in places]
-    return {"record": record_id, "places": found, "attempts": rows, "left": left}
 
 
 @router.get("/{pipeline_id}/ledger")

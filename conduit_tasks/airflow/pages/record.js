@@ -1,22 +1,49 @@
-// A record's delivery history.
+// Records found by id, key or a field, and a record's delivery history.
 import { address } from "./address.js";
 import { ask, of } from "./ask.js";
 import { head } from "./head.js";
-import { at, count, el, plural, table } from "./parts.js";
+import { count, el, plural, table } from "./parts.js";
+import { waterfall } from "./waterfall.js";
+
+const ID = "id";
+
+function form(r, fields, by, value) {
+  const node = el("form", { class: "head", id: "find", onsubmit: (event) => {
+    event.preventDefault();
+    const given = Object.fromEntries(new FormData(node));
+    location.hash = given.by === ID ? address([r.id, "record", given.value.trim()]) : address([r.id, "record"], given);
+  } },
+  el("label", {}, "Find by", el("select", { name: "by", id: "f-by" },
+    ...[[ID, "Record id"], ...fields.map((f) => [f, f === ".Key" ? "Key" : f])].map(([v, text]) => el("option", { value: v, selected: v === by }, text)))),
+  el("label", {}, "Value", el("input", { name: "value", id: "f-value", size: 44, required: true, value })),
+  el("button", { id: "f-go" }, "Find"));
+  return node;
+}
+
+function searched(found) {
+  const { micro_batches: n, records } = found.searched;
+  return [
+    found.left ? `Looking: ${plural(found.left, "micro-batch", "micro-batches")} of the spool to look at.` : null,
+    found.more ? "There may be others: the newest are shown." : null,
+    n ? `${plural(n, "micro-batch", "micro-batches")} with ${plural(records, "record")} had no index of the field, and ${n === 1 ? "was" : "were"} gone through.` : null,
+  ].filter(Boolean).map((text) => el("p", { class: "dim" }, text));
+}
 
 export async function record(r) {
   const graph = await ask(of(r.id, "topology"));
-  const id = r.rest[0];
-  const form = el("form", { class: "head", onsubmit: (event) => {
-    event.preventDefault();
-    location.hash = address([r.id, "record", new FormData(form).get("id").trim()]);
-  } }, el("label", {}, "Record id", el("input", { name: "id", id: "f-id", size: 44, required: true, value: id ?? "" })), el("button", { id: "f-go" }, "Show"));
-  const out = [...head(r, graph.dag_id), el("h2", {}, "A record's delivery history"), form];
+  const id = r.rest[0], by = id ? ID : r.query.get("by") ?? ID, value = id ?? r.query.get("value") ?? "";
+  const path = of(r.id, "records", "find");
+  const { fields } = await ask(path);
+  const out = [...head(r, graph.dag_id), el("h2", {}, "A record's delivery history"), form(r, fields, by, value)];
+  if (!id && by !== ID && value) {
+    const found = await ask(path, { field: by, value });
+    return [...out, table(["#Micro-batch", "#Record", "Id", "Source", "Partition"],
+      found.items.map((p) => [count(p.micro_batch), p.seq, el("a", { href: address([r.id, "record", p.id], { "micro-batch": p.micro_batch }) }, p.id), p.source, p.partition]),
+      found.left ? "None yet." : "No record that the spool holds has it, or it is masked."), ...searched(found)];
+  }
   if (!id) return out;
-  const found = await ask(of(r.id, "records", id, "history"));
-  return [...out,
-    ...found.places.map((p) => el("p", { class: "dim" }, `Micro-batch ${count(p.micro_batch)}, number ${p.seq}, from ${p.source} ${p.partition}: ${p.state} as a whole`)),
-    table(["Ended (UTC)", "Destination", "Outcome", "Status", "#Seconds", "Class", "Error", "Run"],
-      found.attempts.map((a) => [at(a.ended), a.destination, a.outcome, a.status, a.seconds?.toFixed(2), a.error_class, { error: a.error ?? "" }, a.run]),
-      found.left ? `Looking: ${plural(found.left, "micro-batch")} of the spool to go through.` : "No attempt was made at it.")];
+  const found = await ask(of(r.id, "records", id, "history"), { micro_batch: r.query.get("micro-batch") });
+  return [...out, ...found.places.map(waterfall),
+    found.left ? el("p", { class: "dim" }, `Looking: ${plural(found.left, "micro-batch", "micro-batches")} of the spool to go through.`) : null,
+    found.places.length && !found.attempts.length ? el("p", { class: "dim" }, "No attempt was made at it.") : null];
 }

@@ -43,7 +43,7 @@ export async function records(r) {
       el("div", { class: "head" }, el("strong", {}, `Micro-batch ${count(one.micro_batch)}${one.seq === null ? "" : `, record ${one.seq}`}`),
         el("span", { class: `badge ${STATES[one.state] ?? "stopped"}` }, one.state ?? "no answer yet"),
         el("a", { href: address([r.id, "try"], { place: one.place }) }, "Try it"),
-        el("a", { href: address([r.id, "record", one.id]) }, "Its history")),
+        el("a", { href: address([r.id, "record", one.id], { "micro-batch": one.micro_batch }) }, "Its history")),
       answer(one),
       ...content(one))),
     found.records.length ? null : el("p", { class: "dim" }, "There is none here in the newest micro-batches of the spool."),

@@ -1,0 +1,370 @@
+"""Records are found by id, key or a field's value: by indexes beside the data, and without them row by row (X5)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.ledger import values
+from conduit_tasks.ledger.find import Place, Search
+from conduit_tasks.ledger.ids import ById
+from conduit_tasks.ledger.values import ByValue
+from conduit_tasks.micro_batch.context import open_spool
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.record.searchable import index_of
+from conduit_tasks.spool import index as spool_index
+from conduit_tasks.spool.spool import Spool
+from tests.micro_batch.harness import run_once, write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 50}
+    mask: [.Payload.After.card]
+    INDEX
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
+"""
+FIELDS = "index: [.Key, .Payload.After.n, .Payload.After.who, .Payload.After.deep.er]"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the part files whose rows were gone through."""
+    found: list[str] = []
+    whole = Spool.read
+    monkeypatch.setattr(Spool, "read", lambda self, file, **how: [found.append(file.path), whole(self, file, **how)][1])
+    return found
+
+
+def row(n: int) -> dict[str, Any]:
+    return {"n": n, "k": f"k-{n % 40}", "who": f"who {n % 7}", "card": f"4111-{n}", "deep": {"er": n * 1.5}, "ok": True}
+
+
+def deliver(home: Path, count: int = 100, index: str = FIELDS) -> None:
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", index))
+    (home / "data").mkdir(exist_ok=True)
+    (home / "data" / "a.jsonl").write_text("".join(f"{json.dumps(row(n))}\n" for n in range(count)))
+    while run_once("p")["plan"] and len(parts(home)) < count // 50:
+        pass
+
+
+def parts(home: Path) -> list[Path]:
+    return sorted((home / ".conduit/spool/p").glob("0*/*/part-*.parquet"))
+
+
+def look(field: str, value: str, most: int = values.MOST) -> tuple[list[tuple[int, int]], Search]:
+    pipeline = get_pipeline("p")
+    search = Search(open_spool(pipeline), "p", ByValue(pipeline, field, value, most))
+    return [(place.micro_batch, place.seq) for place in search.look()], search
+
+
+def test_a_record_is_found_by_key_and_by_a_field_without_going_through_the_data(home: Path, read: list[str]) -> None:
+    # Given two micro-batches of 50 records
+    deliver(home)
+    read.clear()
+    # Then the newest comes first, whatever the kind of the value is
+    assert look(".Key", "k-7")[0] == [(2, 37), (1, 47), (1, 7)]
+    assert look(".Payload.After.who", "who 6")[0][:3] == [(2, 47), (2, 40), (2, 33)]
+    assert look(".Payload.After.n", "93")[0] == [(2, 43)]
+    assert look('.Payload.After["deep"].er', "93.0")[0] == [(2, 12)]
+    nothing, search = look(".Key", "k-99")
+    assert (nothing, search.searched, search.left, search.more) == ([], (0, 0), 0, False)
+    # And no part was gone through
+    assert read == []
+
+
+def test_enough_is_enough_and_said(home: Path) -> None:
+    deliver(home)
+    found, search = look(".Payload.After.who", "who 1", 3)
+    assert (found, search.more) == ([(2, 49), (2, 42), (2, 35)], True)
+    assert len(look(".Payload.After.who", "who 1", 15)[0]) == 15
+    assert look(".Payload.After.who", "who 1", 16)[1].more is False
+
+
+def test_hashes_that_are_equal_by_chance_find_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver(home)
+    other = values.hash_of(b"k-7")
+    monkeypatch.setattr(values, "hash_of", lambda _: other)
+    assert look(".Key", "something else")[0] == []
+    assert look(".Key", "k-7")[0] == [(2, 37), (1, 47), (1, 7)]
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "footer", "block", "head"])
+def test_a_part_whose_index_is_missing_or_damaged_is_gone_through(home: Path, read: list[str], harm: str) -> None:
+    deliver(home)
+    first = Path(spool_index.path_of(str(parts(home)[0])))
+    data = bytearray(first.read_bytes())
+    if harm == "gone":
+        first.unlink()
+    else:
+        at = {"cut": len(data) // 2, "footer": len(data) - 20, "block": 100, "head": 3}[harm]
+        first.write_bytes(data[:at] if harm == "cut" else data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    read.clear()
+    found, search = look(".Key", "k-7")
+    assert found == [(2, 37), (1, 47), (1, 7)]
+    assert search.searched == (1, 50)
+    assert len(read) == 1
+
+
+def test_micro_batches_of_before_a_field_was_listed_are_gone_through(home: Path, read: list[str]) -> None:
+    deliver(home, index="index: [.Key]")
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", FIELDS))
+    read.clear()
+    found, search = look(".Payload.After.n", "43")
+    assert (found, search.searched, len(read)) == ([(1, 43)], (2, 100), 2)
+    # And without any index nothing is written beside the parts
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", "index: []"))
+    (home / "data" / "b.jsonl").write_text(f"{json.dumps(row(200))}\n")
+    run_once("p")
+    assert len(parts(home)) == 3
+    assert len(list((home / ".conduit/spool/p").rglob("*.index"))) == 2
+
+
+def test_what_is_masked_is_not_found_by_guessing(home: Path) -> None:
+    deliver(home, index="index: [.Payload.After.n, .Payload.After.who, .Key]")
+    pipeline = get_pipeline("p")
+    # When a field is masked, or lies in one that is, or has one in it, however it is written
+    for mask in (".Payload.After.who", ".Payload.After", '.Payload.After["who"]', ".Payload.After.who.first"):
+        with pytest.raises(ConfigError, match="is masked"):
+            ByValue(replace(pipeline, mask=(mask,)), ".Payload.After.who", "who 1")
+        ByValue(replace(pipeline, mask=(mask,)), ".Key", "k-1")
+    # Or named secret, or nothing is kept of it
+    for field, why in (
+        (".Payload.After.password", "its name says that it is secret"),
+        ('.Metadata["api-key"]', "its name says that it is secret"),
+        (".Payload.After.ok", "add .Payload.After.ok to `index`"),
+        (".Metadata", "by a field in .Metadata"),
+        ("who", "column 1"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            ByValue(pipeline, field, "true")
+    # By default there is one of keys, unless something in them is masked
+    assert (index_of([".Key"], [".Payload.After"]), index_of([".Key"], [".Key.id"])) == ((".Key",), ())
+
+
+def test_a_value_that_repeats_a_masked_one_is_not_found(home: Path) -> None:
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", "index: [.Key, .Payload.After.copy]"))
+    (home / "data").mkdir()
+    (home / "data" / "a.jsonl").write_text(json.dumps({"k": "4111-1", "card": "4111-1", "copy": "4111-1"}) + "\n")
+    run_once("p")
+    assert look(".Key", "4111-1")[0] == []
+    assert look(".Payload.After.copy", "4111-1")[0] == []
+
+
+def test_a_structured_key_is_found_as_it_was_written_or_as_json(home: Path) -> None:
+    decode = "processors: [{id: k, plugin: json.decode, settings: {field: .Key}}]"
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", decode))
+    (home / "data").mkdir()
+    lines = [{"k": json.dumps({"id": n, "of": "é"})} for n in range(3)]
+    (home / "data" / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run_once("p")
+    for text in ('{"id":1,"of":"é"}', '{"id": 1, "of": "é"}', '{"id": 1, "of": "\\u00e9"}'):
+        assert look(".Key", text)[0] == [(1, 1)], text
+    assert look(".Key", '{"id":1,')[0] == look(".Key", '{"id":1}')[0] == []
+
+
+def test_the_first_look_by_id_makes_an_index_which_goes_with_the_micro_batch(home: Path, read: list[str]) -> None:
+    # Given a record's id
+    deliver(home)
+    pipeline = get_pipeline("p")
+    spool = open_spool(pipeline)
+    [place] = Search(spool, "p", ByValue(pipeline, ".Payload.After.n", "43")).look()
+    read.clear()
+
+    def by_id(id: str) -> list[Place]:
+        return Search(spool, "p", ById("p", id)).look()
+
+    # When it is looked for twice, the second look goes through no part
+    assert by_id(place.id.upper()) == [place]
+    assert len(read) == 2
+    read.clear()
+    assert by_id(place.id) == [place]
+    assert by_id("0" * 32) == by_id("abcdef0123") == by_id("nonsense") == []
+    assert read == []
+    # And another one, which shares what the index has of it, is not found
+    assert by_id(place.id[:16] + "0" * 16) == []
+    # A damaged index is made anew
+    kept = sorted((home / ".conduit/spool/p/index").iterdir())
+    assert [path.name[:10] for path in kept] == ["0000000001", "0000000002"]
+    kept[0].write_bytes(b"nothing")
+    assert by_id(place.id) == [place]
+    assert len(read) == 1
+    # And it is gone when its micro-batch is
+    spool.collect("p", 1)
+    assert [path.name[:10] for path in sorted((home / ".conduit/spool/p/index").iterdir())] == ["0000000002"]
+    assert by_id(place.id) == []
+
+
+def test_an_index_of_ids_that_is_made_while_its_micro_batch_is_collected_is_not_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(home, 50)
+    spool = open_spool(get_pipeline("p"))
+    close = spool_index.IndexWriter.close
+
+    def late(self: Any) -> None:
+        spool.collect("p", 1)
+        close(self)
+
+    monkeypatch.setattr(spool_index.IndexWriter, "close", late)
+    Search(spool, "p", ById("p", "0" * 32)).look()
+    assert list((home / ".conduit/spool/p/index").iterdir()) == []
+
+
+def test_a_spool_that_cannot_be_written_is_searched_all_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver(home, 50)
+    spool = open_spool(get_pipeline("p"))
+    path = spool.sealed("p", 1)
+    assert path is not None
+    id = ByValue(get_pipeline("p"), ".Payload.After.n", "4").within(spool, path, spool.read_sealed(path)).places[0].id
+    monkeypatch.setattr(spool_index.IndexWriter, "close", lambda _: (_ for _ in ()).throw(OSError("read-only")))
+    assert [place.seq for place in Search(spool, "p", ById("p", id)).look()] == [4]
+
+
+def test_an_index_that_cannot_be_written_stops_no_micro_batch(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spool_index.IndexWriter, "close", lambda _: (_ for _ in ()).throw(OSError("no room")))
+    deliver(home, 50)
+    assert "no room" in caplog.text
+    assert [path.name for path in parts(home)[0].parent.iterdir()] == [parts(home)[0].name]
+    assert look(".Key", "k-7")[0] == [(1, 47), (1, 7)]
+
+
+@pytest.mark.parametrize(("segment", "block"), [(1 << 20, 1_024), (64, 4), (1, 1), (100, 7)])
+def test_an_index_of_several_segments_finds_every_row_the_last_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: int, block: int
+) -> None:
+    from conduit_tasks.record.sought import hash_of, hashed
+    from conduit_tasks.spool.store import LocalStore
+
+    monkeypatch.setattr(spool_index, "SEGMENT", segment)
+    monkeypatch.setattr(spool_index, "BLOCK", block)
+    monkeypatch.setattr(spool_index, "TAIL", 64)
+    words = [None if n % 5 == 0 else f"w{n % 13}".encode() * (n % 4) for n in range(500)]
+    store = LocalStore(tmp_path)
+    writer = spool_index.IndexWriter(store.create("a.index"), ["x", "none"])
+    for at in range(0, 500, 90):
+        some = words[at : at + 90]
+        writer.add(len(some), [hashed(pa.array(some, pa.binary())), hashed(pa.nulls(len(some), pa.binary()))])
+    writer.close()
+    with spool_index.Index(store, "a.index", 500) as index:
+        for word in {word for word in words if word is not None}:
+            assert list(index.rows("x", hash_of(word))) == [n for n in range(499, -1, -1) if words[n] == word]
+        assert list(index.rows("x", hash_of(b"other"))) == list(index.rows("none", hash_of(b""))) == []
+
+
+def test_a_hash_depends_on_every_byte_of_a_value_and_on_nothing_else() -> None:
+    from conduit_tasks.record.sought import MOST, hash_of, hashed
+
+    # Whatever stands before and behind it in its column, and however long the others are
+    texts = [b"", b"\0", b"a", b"a\0", b"abcdefgh", b"abcdefghi", b"x" * 300, b"y" * 7, b"0123456789abcdef"]
+    whole = pa.array([*texts, None, *texts], pa.binary())
+    for column in (whole, whole.slice(3, 12), whole.cast(pa.large_binary()), pa.array(texts, pa.binary())):
+        hashes, rows = hashed(column)
+        there = [(n, hash_of(text)) for n, text in enumerate(column.to_pylist()) if text is not None]
+        assert list(zip(range(len(column)) if rows is None else rows.tolist(), hashes.tolist())) == there
+    assert len({hash_of(text) for text in texts}) == len(texts)
+    base = bytes(range(40))
+    flipped = {hash_of(base[:n] + bytes([base[n] ^ 1]) + base[n + 1 :]) for n in range(40)}
+    assert len(flipped | {hash_of(base)}) == 41
+    assert hash_of(b"z" * MOST + b"a") == hash_of(b"z" * MOST + b"b"), "these are told apart by the record"
+    assert hash_of(b"z" * MOST) != hash_of(b"z" * (MOST + 1))
+    # And it never changes: files hold it
+    assert hash_of(b"order-4711") == EXPECTED
+
+
+EXPECTED = 3910492124109012867
+
+
+def test_values_are_found_in_json_as_a_parser_finds_them() -> None:
+    """Nothing that a parser finds may be missing from the index; what is there besides is compared with the record."""
+    import random
+
+    from conduit_tasks.record import json_values
+    from conduit_tasks.record.record import Origin, Record
+    from conduit_tasks.record.schema import spool_batch
+    from conduit_tasks.record.sought import Columns, hash_of
+
+    # Given objects with blanks, escapes, nested and repeated names, texts that hold the name, and values of every kind
+    rng = random.Random(7)
+    scalars: list[Any] = [
+        0,
+        -12,
+        10**25,
+        1.5,
+        2e40,
+        True,
+        False,
+        None,
+        "",
+        "x" * 300,
+        'a"b',
+        "é",
+        "\\",
+        "name",
+        '"name":',
+        "12",
+    ]
+
+    def some(depth: int) -> Any:
+        kind = rng.random()
+        if depth and kind < 0.25:
+            return {rng.choice(["name", "n", "na me", "deep"]): some(depth - 1) for _ in range(rng.randrange(4))}
+        if depth and kind < 0.4:
+            return [some(depth - 1) for _ in range(rng.randrange(3))]
+        return rng.choice(scalars)
+
+    texts: list[bytes | None] = [None, b"{}", b'{"name":1', b"name"]
+    for _ in range(600):
+        value = {rng.choice(["name", "deep", "other"]): some(2) for _ in range(rng.randrange(4))}
+        written = json.dumps(value, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, None, 1, 20]))
+        texts.append(written.encode())
+    texts.append(('{"name" :' + " " * 40 + "7}").encode())
+    rows = np.arange(len(texts))
+    records = [Record(b"", after=text) for text in texts]
+    batch = spool_batch(np.zeros(len(texts), np.int32), rows, records)
+    # All but the first four are structured
+    shape = pa.array(np.where(rows < 4, 0, 4).astype(np.int8))
+    batch = batch.set_column(batch.schema.get_field_index("shape"), batch.schema.field("shape"), shape)
+    fields = [
+        ".Payload.After.name",
+        ".Payload.After.deep.name",
+        '.Payload.After.deep["na me"]',
+        '.Payload.After["no\\"ne"]',
+    ]
+    for cut in (batch, batch.slice(5), batch.slice(0, 4), batch.slice(9, 1)):
+        offset = int(cut.column("n")[0].as_py())
+        for field, (hashes, of) in zip(fields, Columns(fields, [Origin("p", "in", "")]).of(cut)):
+            numbers = list(range(cut.num_rows)) if of is None else of.tolist()
+            assert numbers == sorted(numbers)
+            entries = set(zip(numbers, hashes.tolist()))
+            for n in range(cut.num_rows):
+                text = texts[n + offset]
+                expected = _parsed(field, text) if n + offset >= 4 and text is not None else None
+                assert expected is None or (n, hash_of(expected)) in entries, (field, text)
+                if n + offset < 4:
+                    assert n not in numbers, "raw data has no fields"
+    # And where a name stands very often, the texts are parsed
+    often = b'{"x":[' + b",".join([b'{"name":1}'] * 50) + b"]}"
+    assert json_values.values_of("name", np.frombuffer(often, np.uint8), np.array([0, len(often)])) is None
+
+
+def _parsed(field: str, text: bytes) -> bytes | None:
+    from conduit_tasks.record.fields import parse
+    from conduit_tasks.record.sought import text_of
+
+    value = json.loads(text)
+    for name in parse(field).path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return text_of(value)
