@@ -129,6 +129,9 @@ def _destination(  # noqa: PLR0917 - what is known of one destination
     found.duplicates += more.total()
     # What was written at one place and not confirmed stays there if the file names another one by then.
     moved = scenario.changed and destination == "few"
+    for place in outside.places(destination) if moved and not scenario.forgetful else ():
+        if twice := Counter(place) - expected:
+            found.broken(f"duplicates at one place of {destination}: {_some(twice)}")
     if more and destination != "web" and not moved and not (scenario.forgetful and destination != "table"):
         found.broken(f"duplicates at {destination}: {_some(more)}")
     if destination == "web" and more.total() > found.bound:

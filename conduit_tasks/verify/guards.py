@@ -81,6 +81,7 @@ class Guards:
             (Acks, "commit", self._acked, None),
             (Leases, "acquire", None, self._acquired),
             (Collection, "due", self._collecting, None),
+            (Shards, "divide", None, self._divided),
         ]
         return [
             *(
@@ -156,6 +157,12 @@ class Guards:
         whole = [(0, found.total - 1)]
         call = lambda: broker.deliveries.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
         self._calls.refused("confirm of what is confirmed in part", InvariantBroken, call)
+
+    def _divided(self, division: Any, broker: Any, destination: str, m: int, token: int, **named: Any) -> None:
+        """Checks that a division stands, whatever the file says by now (ADR 27)."""
+        if division is not None and self._due("divided", broker, Node.destination(destination), token):
+            other = {"by": "none", "count": division.count + 1, "matched": division.matched}
+            self._calls.idle("a second division", lambda: broker.shards.divide(destination, m, token, **named | other))
 
     def _fenced(self, what: str, method: str, at: int, part: Any, *args: Any, **named: Any) -> None:
         if self._due(f"{what} fenced"):

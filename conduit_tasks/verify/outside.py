@@ -39,13 +39,19 @@ class Outside:
             return [(s, n) for _, s, n in self.scenario.memory.taken]
         if destination == "table":
             return self._table()
-        out = self._folder() if destination == "few" and self.scenario.bulk else []
+        return [event for place in self.places(destination) for event in place]
+
+    def places(self, destination: str) -> list[list[Event]]:
+        """Returns the events in the folder of a file destination, if it has one, and in its file of lines. Raises
+        ValueError on a torn line."""
+        folders = [self._folder()] if destination == "few" and self.scenario.bulk else []
+        out = list[Event]()
         for line in self.lines(destination):
             if not line.endswith(b"\n"):
                 raise ValueError(f"the file of {destination} ends with a torn line: {line!r}")
             event = json.loads(line)
             out.append((event["s"], event["n"]))
-        return out
+        return [*folders, out]
 
     def _folder(self) -> list[Event]:
         """Returns the events in the files of `few`, in the order in which the files were written."""

@@ -245,9 +245,9 @@ def _divided(s: Scenario, random: Random) -> None:
     task writes at both, and back."""
     s.few, s.strict, s.lag = True, False, random.choice([None, 50])
     s.bulk, s.tasks = random.choice(["key", "partition", "none"]), random.choice([2, 3, 4])
-    s.sources, s.more = ["a", "b", "c"], 2
+    s.sources, s.more = ["a", "b"], 3
     s.classes = [c for c in s.classes if c != DEADLY]
-    s.batch, s.attempts = random.choice([15, 30, 1000]), random.random() < 0.3
+    s.batch, s.attempts = random.choice([30, 60]), random.random() < 0.3
     s.unconfirmed, s.untold = random.choice([1, 2]), random.choice([1, 4])
     s.rates = replace(s.rates, power=min(s.rates.power, 0.0005))
     who, other = random.sample(["destinations.few", "destinations.web"], 2)

@@ -158,6 +158,14 @@ MODULES = [
         {"            self.draining.ready(self.node)\n": ""},
         "handover",
     ),
+    # Several tasks
+    Mutant(
+        "confirmed files of a shard are removed",
+        "connectors/file/parquet_shards.py",
+        {"return mine and not rows.confirmed(int(place[5]))": "return mine"},
+        "divided",
+        begin=216,
+    ),
     # What is sent again
     Mutant(
         "letters of destinations dispatched before they are stored",

@@ -156,6 +156,14 @@ SCRIPTS = [
     ),
     # Runs that last
     lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
+    # Several tasks
+    lua(
+        "what several tasks have confirmed is forgotten",
+        "merge",
+        "joined(K.destination, 'ranges', A.ranges)\n",
+        "",
+        "divided",
+    ),
     # What is sent again
     lua(
         "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
