@@ -120,6 +120,19 @@ def a_postgres_table(home: Path, request: Any) -> Place:
     return Place("postgres", more, lambda: [text for (text,) in rows()], once=True)
 
 
+def a_mysql_table(home: Path, request: Any) -> Place:
+    db = request.getfixturevalue("mydb")
+    db.run("CREATE TABLE dead_letters (letter varchar(99) PRIMARY KEY, id text, error text, node text, attempts int, "
+           "at double, record longtext)")  # fmt: skip
+
+    names = ("letter", "id", "error", "node", "attempts", "at", "record")
+
+    def read() -> list[str]:
+        return [json.dumps(dict(zip(names, row))) for row in db.run("SELECT * FROM dead_letters")]
+
+    return Place("mysql", {"url": db.url, "unknown-fields": "ignore"}, read, once=True)
+
+
 def a_topic(home: Path, request: Any) -> Place:
     kafka = request.getfixturevalue("kafka")
     topic = kafka.topic()
@@ -194,6 +207,7 @@ PLACES: dict[str, Callable[[Path, Any], Place]] = {
     "http": a_service,
     "sql": a_table,
     "postgres": a_postgres_table,
+    "mysql": a_mysql_table,
     "kafka": a_topic,
     "redis": a_stream,
     "s3": a_bucket,

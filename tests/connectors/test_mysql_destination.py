@@ -338,7 +338,7 @@ def test_a_lock_or_a_server_that_is_gone_fails_and_may_recover(mydb: MyDatabase,
     destination.limit = 3.0
     other = locking(mydb)
     other.cursor().execute("DELETE FROM t")
-    with pytest.raises(Unavailable, match="[Ll]ock wait"):
+    with pytest.raises(Unavailable, match=r"[Ll]ock wait"):
         destination.write(rows([change("create", {"id": 1})]))
     other.close()
     mariadb.stop()

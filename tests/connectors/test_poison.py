@@ -96,7 +96,7 @@ def table_by_record(home: Path, request: Any) -> Place:
 
 
 PLACES: dict[str, Callable[[Path, Any], Place]] = {
-    **{name: made for name, made in places.PLACES.items() if name != "postgres"},
+    **{name: made for name, made in places.PLACES.items() if name not in ("mysql", "postgres")},
     "file, payload": but(places.a_file, format="payload"),
     "http, opencdc": but(places.a_service, body="opencdc"),
     "http, cloudevents in headers": but(places.a_service, body="cloudevents-binary"),

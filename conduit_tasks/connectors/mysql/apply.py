@@ -70,7 +70,7 @@ class Apply:
             steps = list(group)
             first, rows = steps[0], [step.values for step in steps]
             if first.kind == "empty":
-                self._execute(f"DELETE FROM {_name(first.table)}")
+                self._execute(f"DELETE FROM {_name(first.table)}")  # noqa: S608
             elif first.kind == "remove":
                 self._remove(first, rows)
             elif first.kind == "put" and first.table.unique != {frozenset(first.key)}:
@@ -86,7 +86,7 @@ class Apply:
             sets = [n for n in step.names if n not in step.key] or [step.key[0]]
             behind = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{quoted(n)} = VALUES({quoted(n)})" for n in sets)
         for some in self._in_pieces(rows):
-            self._execute(f"INSERT INTO {_name(step.table)} ({names}) VALUES {some}{behind}")
+            self._execute(f"INSERT INTO {_name(step.table)} ({names}) VALUES {some}{behind}")  # noqa: S608
 
     def _put_each(self, step: Step, rows: Sequence[Key]) -> None:
         """Writes row by row, where another unique index than the key's may have the same value: `ON DUPLICATE KEY`
@@ -96,7 +96,7 @@ class Apply:
             sets = {n: values[n] for n in step.names if n not in step.key} or {step.key[0]: values[step.key[0]]}
             where = [values[n] for n in step.key]
             texts = ", ".join(f"{quoted(n)} = {self._literal(v)}" for n, v in sets.items())
-            found = self._execute(f"UPDATE {_name(step.table)} SET {texts} WHERE {self._equal(step.key, where)}")
+            found = self._execute(f"UPDATE {_name(step.table)} SET {texts} WHERE {self._equal(step.key, where)}")  # noqa: S608
             if not found:
                 self._insert(Step("add", step.table, step.key, step.names), [row])
 
@@ -104,7 +104,7 @@ class Apply:
         names = ", ".join(map(quoted, step.key))
         columns = f"({names})" if len(step.key) > 1 else names
         for some in self._in_pieces(rows, single=len(step.key) == 1):
-            self._execute(f"DELETE FROM {_name(step.table)} WHERE {columns} IN ({some})")
+            self._execute(f"DELETE FROM {_name(step.table)} WHERE {columns} IN ({some})")  # noqa: S608
 
     def _equal(self, names: Sequence[str], values: Sequence[Cell]) -> str:
         return " AND ".join(f"{quoted(n)} = {self._literal(v)}" for n, v in zip(names, values))

@@ -133,7 +133,7 @@ class Log:
         except (struct.error, LookupError, ValueError, NotImplementedError, MalformedBinLogEvent) as error:
             raise SourceError(
                 f"mysql: the log behind {where} cannot be read: {type(error).__name__}: {client.said(error)}. It is "
-                "read again; if it stays so, a table may have a column in a form that is not read (compressed, a vector)"
+                "read again; if it stays so, a table may have a column in a form that is not read (compressed, vector)"
             ) from error
         finally:
             stream.close()
@@ -213,7 +213,7 @@ class _Groups:
             elif isinstance(event, events.XAPrepareEvent):
                 if not event.one_phase and self._ours:
                     raise SourceError(
-                        f"mysql: transaction {self._group} was prepared by XA, and the log has its changes before it is "
+                        f"mysql: transaction {self._group} was prepared by XA, and the log has changes before it is "
                         f"known if they are committed. Write these tables without XA, and {AGAIN}"
                     )
                 yield self._end(event)

@@ -79,9 +79,9 @@ def shape(event: Any, charsets: Mapping[int, str], table: Table | None) -> Shape
     names = event.optional_metadata.column_name_list
     hidden = frozenset(c.name for c in table.columns.values() if c.made) if table is not None else frozenset[str]()
     if names:
-        fields = _named(event, charsets, table)
+        named = _named(event, charsets, table)
         places = event.optional_metadata.simple_primary_key_list or [*event.optional_metadata.primary_keys_with_prefix]
-        return Shape(event.schema, event.table, tuple(fields), tuple(names[place] for place in places), hidden)
+        return Shape(event.schema, event.table, named, tuple(names[place] for place in places), hidden)
     if table is None:
         raise ConfigError(f"mysql: the log has no names of columns, and {full} is not there any more. {METADATA}")
     columns = list(table.columns.values())
@@ -105,7 +105,8 @@ def _named(event: Any, charsets: Mapping[int, str], table: Table | None) -> tupl
     enums, sets = iter(told.set_enum_str_value_list or ()), iter(told.set_str_value_list or ())
     fields = []
     for n, column in enumerate(event.columns):
-        name, charset, labels = told.column_name_list[n], _BINARY, ()
+        name, charset = told.column_name_list[n], _BINARY
+        labels: tuple[str, ...] = ()
         if column.type in _TEXTS or (column.type == GEOMETRY and event.dbms == "mariadb"):
             charset = charsets.get(next(texts), "")
         elif column.type in (ENUM, SET):
@@ -124,7 +125,7 @@ def _labels(labels: tuple[str, ...], charset: str, name: str, table: Table | Non
     now = table.columns.get(name) if table is not None else None
     if now is None or len(now.labels) != len(labels):
         raise ConfigError(
-            f"mysql: the labels of column {name} are in {charset}, and the table has others now; ALTER it to utf8mb4, "
+            f"mysql: the labels of column {name} are in {charset}, and the table has others now; ALTER it to utf8mb4 "
             "and begin again under a new connector id, which takes a snapshot first"
         )
     return now.labels
@@ -134,7 +135,7 @@ def _checked(fields: Sequence[Field], full: str) -> tuple[Field, ...]:
     for field in fields:
         if field.charset != _BINARY and field.charset not in CODECS:
             raise ConfigError(
-                f"mysql: column {field.name} of {full} has the charset {field.charset or 'of an unknown number'}, which "
+                f"mysql: column {field.name} of {full} has charset {field.charset or 'of an unknown number'}, which "
                 "is not read from the log; ALTER it to utf8mb4, or leave the table out of 'tables'"
             )
     return tuple(fields)
@@ -146,7 +147,7 @@ def row(data: bytes, at: int, of: Shape, present: bytes) -> tuple[dict[str, Any]
     count = len(of.fields)
     if int.from_bytes(present, "little") & ((1 << count) - 1) != (1 << count) - 1:
         raise SourceError(
-            f"mysql: changes of {of.schema}.{of.name} are in the log without all columns. SET GLOBAL binlog_row_image = "
+            f"mysql: changes of {of.schema}.{of.name} are logged without all columns. SET GLOBAL binlog_row_image = "
             "FULL, also in the session that writes, and begin again under a new connector id, which takes a snapshot "
             "first"
         )
@@ -165,7 +166,7 @@ def row(data: bytes, at: int, of: Shape, present: bytes) -> tuple[dict[str, Any]
     return values, at
 
 
-def _value(data: bytes, at: int, field: Field) -> tuple[Any, int]:
+def _value(data: bytes, at: int, field: Field) -> tuple[Any, int]:  # noqa: PLR0911 - one for each kind of type
     type_, column = field.type, field.column
     if size := _WHOLE.get(type_):
         return int.from_bytes(data[at : at + size], "little", signed=not field.unsigned), at + size
@@ -187,10 +188,7 @@ def _value(data: bytes, at: int, field: Field) -> tuple[Any, int]:
         if type_ == SET:
             return ",".join(label for n, label in enumerate(field.labels) if number >> n & 1), at
         return field.labels[number - 1] if number else "", at
-    if type_ in (BLOB, GEOMETRY, JSON):
-        size = column.length_size
-    else:
-        size = 2 if column.max_length > 255 else 1
+    size = column.length_size if type_ in (BLOB, GEOMETRY, JSON) else 1 + (column.max_length > 255)
     length = int.from_bytes(data[at : at + size], "little")
     text = data[at + size : at + size + length]
     at += size + length

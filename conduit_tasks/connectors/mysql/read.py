@@ -137,7 +137,7 @@ def _raw(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
     try:
         with connection.cursor() as cursor:
             cursor.execute(statement)
-            return cursor.fetchall()  # type: ignore[no-any-return]
+            return cursor.fetchall()
     finally:
         connection.decoders = made
 

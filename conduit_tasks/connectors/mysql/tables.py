@@ -13,8 +13,10 @@ WHOLE = ("tinyint", "smallint", "mediumint", "int", "bigint")
 BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 TIMES = ("date", "datetime", "timestamp", "time")
-SHAPES = ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
-SHAPES += ("geometrycollection", "geomcollection")
+SHAPES = (
+    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
+    *("geometrycollection", "geomcollection"),
+)
 OTHERS = ("decimal", "float", "double", "bit", "year", "enum", "set", "json")
 KNOWN = frozenset((*WHOLE, *BYTES, *TEXTS, *TIMES, *SHAPES, *OTHERS))
 """Types whose values are read and written exactly."""
@@ -38,7 +40,7 @@ LEFT JOIN information_schema.engines e ON e.engine = t.engine WHERE t.table_sche
 @dataclass(frozen=True)
 class Column:
     """A column. `length`: characters or bytes that it takes at most; `scale`: digits behind the point, of a number or
-    of seconds; `labels`: of an enum or a set; `made`: the server makes its values; `packed`: it is stored compressed."""
+    of seconds; `labels`: of an enum or a set; `made`: the server makes its values; `packed`: stored compressed."""
 
     name: str
     type: str

@@ -1,7 +1,7 @@
 """Values of columns as JSON: the same for rows that are queried and rows of the log.
 
-Numbers that JSON has stay numbers; `decimal` is text, which keeps every digit; bytes and shapes are base64; times are ISO
-8601, `timestamp` in UTC, and a zero date is the server's own text; an enum is its label, a set its labels; MySQL's
+Numbers that JSON has stay numbers; `decimal` is text, which keeps every digit; bytes and shapes are base64; times are
+ISO 8601, `timestamp` in UTC, and a zero date is the server's own text; an enum is its label, a set its labels; MySQL's
 `json` is what it holds.
 """
 
@@ -35,7 +35,7 @@ def selected(column: Column, name: str) -> str:
     return f"CAST({name} AS DOUBLE)" if column.type == "float" else name
 
 
-def json_value(raw: str | bytes | None, column: Column) -> Any:
+def json_value(raw: str | bytes | None, column: Column) -> Any:  # noqa: PLR0911 - one for each kind of type
     """Returns a value as a query gives it, with no conversion by the driver. Raises SourceError."""
     if raw is None:
         return None
