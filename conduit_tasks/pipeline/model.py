@@ -326,9 +326,9 @@ class PipelineKeys(Keys):
     """Fields, such as `.Payload.After.card`, that `conduit records` and the pages *Records* and *Try* show as `***`,
     beside those whose name says that they are secret. They are read, stored and delivered as they are."""
     index: Annotated[list[str], BeforeValidator(as_words)] = Field(default_factory=lambda: [KEY], max_length=8)
-    """Fields, such as `.Payload.After.order_id`, by which `conduit records find` and the page *Record* find what the
-    spool holds, without reading all of it; `.Key` is the record's key. At most eight; `[]` keeps no index. None that is
-    named secret or lies under `mask`: by guessing, a value would be found out. Costs about 8 bytes of the spool per
+    """Fields, such as `.Payload.After.order_id`, by which `conduit records history` and the page of a record find what
+    the spool holds, without reading all of it; `.Key` is the record's key. At most eight; `[]` keeps no index. None
+    that is named secret or lies under `mask`: a guess would tell what it holds. Costs about 8 bytes of the spool per
     record and field."""
     drain_limit: Duration | None = None
     """The longest time that a run lasts before the next one goes on; absent = 1h, 10m under @continuous."""

@@ -68,7 +68,7 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
         ("index: [.Key, order]", "E212", (13, 19), "'order', column 1"),
         ("index: [.Payload.After]", "E212", (13, 13), "by a field in .Payload.After, by .Key or .Position"),
         ("index: [.Payload.After.password]", "E212", (13, 13), "its name says that it is secret"),
-        ("index: [.Key], mask: [.Key.id]", "E212", (13, 13), ".Key.id is masked"),
+        ("index: [.Key]\nmask: [.Key.id]", "E212", (13, 13), ".Key.id is masked"),
         ("index: [.A, .B, .C, .D, .E, .F, .G, .H, .I]", "E103", (13, 5), "8"),
         ("mask: .Payload.Card", "E212", (13, 5), ".Payload has .Payload.Before and .Payload.After"),
         ("alerts: [{notifier: nope}]", "E212", (13, 15), "package.module.Class"),

@@ -15,7 +15,7 @@ function form(r, fields, by, value) {
   } },
   el("label", {}, "Find by", el("select", { name: "by", id: "f-by" },
     ...[[ID, "Record id"], ...fields.map((f) => [f, f === ".Key" ? "Key" : f])].map(([v, text]) => el("option", { value: v, selected: v === by }, text)))),
-  el("label", {}, "Value", el("input", { name: "value", id: "f-value", size: 44, required: true, value })),
+  el("label", {}, "Value", el("input", { name: "value", id: "f-value", required: true, value })),
   el("button", { id: "f-go" }, "Find"));
   return node;
 }

@@ -25,7 +25,7 @@ function bar(step, first, whole) {
 }
 
 const answer = (step) => [step.outcome && (step.exact ? step.outcome : `${step.outcome} *`), step.status && step.status !== "done" ? step.status : null,
-  step.error_class, step.sends ? `sent ${step.sends} times` : null, step.epoch ? "sent again" : null].filter(Boolean).join(", ");
+  step.error_class, step.sends ? `sent ${step.sends === 1 ? "once" : `${step.sends} times`}` : null, step.epoch ? "sent again" : null].filter(Boolean).join(", ");
 
 function steps(place) {
   const times = place.steps.flatMap((s) => [s.began, s.ended]).filter((t) => t !== null);
