@@ -19,10 +19,7 @@ LONGEST = 1_500
 def outlets(destination: Destination) -> tuple[str, ...]:
     """Returns the assets that a destination writes: those of its file, else the one that its settings name, if they
     do. One of which each micro-batch is an event (`on-delivered`) is not among them: its runs are none."""
-    if destination.assets is not None:
-        found = destination.assets
-    else:
-        found = written(destination.plugin, destination.settings)
+    found = destination.assets if destination.assets is not None else written(destination.plugin, destination.settings)
     return tuple(each for each in found if each != destination.on_delivered.get("asset"))
 
 
