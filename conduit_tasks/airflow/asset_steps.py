@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowException
@@ -21,7 +21,9 @@ from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.tasks import fail_without_retry, run_of
 from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.logs import about
-from conduit_tasks.micro_batch.on_delivered import Delivered, Pending, pending
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.on_delivered import Delivered, Pending
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class AssetStepOperator(BaseOperator):
         """Returns what is to be emitted, and holds the step's lease. An earlier task may have died before it could say
         that its events are there."""
         from conduit_tasks.micro_batch.context import open_broker, owner_of
+        from conduit_tasks.micro_batch.on_delivered import pending
         from conduit_tasks.settings import settings
 
         with ExitStack() as held:
