@@ -174,7 +174,7 @@ class Destination:
     assets: tuple[str, ...] | None = None
     """Airflow assets that it writes, of the file; None = made from its settings (`pipeline.assets`)."""
     on_delivered: Mapping[str, str] = field(default_factory=dict)
-    """The step after each micro-batch: {"dag": id} or {"call": "module:function"}; empty = none."""
+    """The step after each micro-batch: {"dag": id}, {"asset": name} or {"call": "module:function"}; empty = none."""
 
     @property
     def node(self) -> Node:

@@ -28,6 +28,7 @@ EXTRA_OF = {
     "kafka": ("connectors/kafka",),
     "mysql": ("connectors/mysql",),
     "postgres": ("connectors/postgres", "connectors/sql"),
+    "openlineage": ("airflow/lineage.py",),
     "otel": ("metrics/otlp.py",),
 }
 """Which modules may import what an extra brings; only where they use it, so that all of them load without it."""
@@ -39,7 +40,9 @@ NAMESPACES = {
     "airflow": "apache-airflow",
     "airflow.providers.apache.spark": "apache-airflow-providers-apache-spark",
     "airflow.providers.common.compat": "apache-airflow-providers-common-compat",
+    "airflow.providers.openlineage": "apache-airflow-providers-openlineage",
     "airflow.providers.standard": "apache-airflow-providers-standard",
+    "openlineage": "openlineage-python",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",

@@ -77,6 +77,8 @@ def test_versions_are_found_that_fit_beside_other_providers(airflow: str, wheel:
     found = {canonicalize_name(r.name): Version(next(iter(r.specifier)).version) for r in requirements if not r.url}
     assert found["apache-airflow"] == Version(airflow)
     assert set(PROVIDERS) <= set(found)
+    # And none is an old one that our own pins would have asked for
+    assert found["apache-airflow-providers-celery"] >= Version("3.20")
     assert found["pyspark"] == found["pyspark-client"]
     # And nothing of the embedded stack
     assert not EMBEDDED & set(found)

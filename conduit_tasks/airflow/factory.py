@@ -17,9 +17,10 @@ from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
-from airflow.sdk import DAG, Asset, Param, TaskGroup, chain
+from airflow.sdk import DAG, Asset, AssetAlias, Param, TaskGroup, chain
 
 from conduit_tasks.airflow import tasks
+from conduit_tasks.airflow.asset_steps import AssetStepOperator, alias_of
 from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.airflow.resend import build_resend_dag
@@ -104,6 +105,8 @@ def add_tasks(pipeline: Pipeline, *, among_others: bool = False) -> None:
     chain(plan, [destinations, acks])
     # Airflow judges a run by its leaves, and nodes that work side by side succeed whatever the others do.
     chain([fan_out, destinations], end)
+    if any("asset" in d.on_delivered for d in pipeline.destinations):
+        chain(_steps(pipeline, destinations), end)
 
 
 def _group(name: str, connectors: Iterable[Source | Destination], pipeline: Pipeline) -> TaskGroup:
@@ -161,6 +164,29 @@ def _acks(pipeline: Pipeline, plan: str) -> TaskGroup:
                 priority_weight=FIRST["acks"],
                 weight_rule="absolute",
             )
+    return group
+
+
+def _steps(pipeline: Pipeline, destinations: TaskGroup) -> TaskGroup:
+    """Adds a task after each destination of whose micro-batches events of an asset are made."""
+    with TaskGroup("steps") as group:
+        for each in pipeline.destinations:
+            if (asset := each.on_delivered.get("asset")) is None:
+                continue
+            name, alias = safe_name(each.id), AssetAlias(alias_of(pipeline.id, each.id))
+            step = AssetStepOperator(
+                task_id=name,
+                pipeline_id=pipeline.id,
+                destination=each.id,
+                asset=asset,
+                # Airflow knows by these what the task makes; when it has run, its events come by the alias alone.
+                outlets=[*_assets([asset]), alias],
+                # However the destination has ended, what it confirmed before is told.
+                trigger_rule="all_done",
+                priority_weight=FIRST["acks"],
+                weight_rule="absolute",
+            )
+            chain(destinations.get_child_by_label(name), step)
     return group
 
 

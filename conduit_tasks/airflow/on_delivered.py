@@ -1,4 +1,5 @@
-"""Steps after a delivery, as a task of Airflow calls them: a DAG that is triggered, or a Python function."""
+"""Steps after a delivery, as a destination's task calls them: a DAG that is triggered, or a Python function. The events
+of an asset have a task of their own (`asset_steps.py`)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ LOOK = 2.0
 @contextmanager
 def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
     """Calls the destination's step while the block runs, for each micro-batch as it is delivered, and after it for the
-    rest, however it ends. Raises what the step raises, after the block. Does nothing if the file names no step."""
+    rest, however it ends. Raises what the step raises, after the block. Does nothing if the file names no step; if that
+    is an asset, only notes from where on."""
     from conduit_tasks.micro_batch import on_delivered
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.every import every
@@ -37,8 +39,11 @@ def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
         yield
         return
     with opened(pipeline_id, run_id) as context:
-        step = step_of(wanted)
         on_delivered.begin(context, destination)
+        if "asset" in wanted:
+            yield
+            return
+        step = step_of(wanted)
 
         def along() -> bool:
             try:

@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
+from conduit_tasks.airflow import lineage
 from conduit_tasks.airflow.asset_events import tell_assets
 from conduit_tasks.airflow.compat import AirflowFailException, AirflowNotFoundException, AirflowSkipException
 from conduit_tasks.airflow.follow import follow
@@ -60,13 +61,19 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         self.pipeline_id, self.node = pipeline_id, node
         self.drain_limit, self.quick_jit = drain_limit, quick_jit
         self._spare: Application | None = None
+        self._lineage: lineage.Lineage | None = None
 
     def execute(self, context: Any) -> None:
         """Checks the connection and the work, submits, and turns the exit code into a state of the task."""
         node = Node(self.node)
         destination = node.id if node.kind == "destinations" else None
         with about(pipeline=self.pipeline_id, node=self.node, run=self._run(context), destination=destination):
-            self._execute(context, destination)
+            try:
+                self._execute(context, destination)
+            finally:
+                if lineage.is_wanted():
+                    # Now: the provider asks in a child of this process, which must not ask Airflow for connections.
+                    self._lineage = lineage.of_node(self.pipeline_id, self.node, self._run(context))
             if destination and self.outlets:
                 self.outlets = tell_assets(self.pipeline_id, destination, self._run(context), context, self.outlets)
 
@@ -131,6 +138,10 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             ends.again = f"{self.node}: {done['said']}"
         return True
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns what OpenLineage hears of this task when it has ended; its provider asks for it."""
+        return None if self._lineage is None else lineage.as_openlineage(self._lineage)
+
     def on_kill(self) -> None:
         # The provider's method would look for a deployment backend; a task killed before its submit has none.
         if self._hook is not None:
@@ -162,13 +173,13 @@ class ConduitSubmitOperator(SparkSubmitOperator):
     def _inject_lineage(self, context: Any) -> None:
         """Adds OpenLineage's properties of this task, as the provider's `execute`, which this class replaces, does: if
         `[openlineage] spark_inject_parent_job_info` or `spark_inject_transport_info` asks for them."""
-        from airflow.providers.common.compat.openlineage.utils import spark as lineage
+        from airflow.providers.common.compat.openlineage.utils import spark
 
         self.conf = dict(self.conf or {})
         if self._openlineage_inject_parent_job_info:
-            self.conf = lineage.inject_parent_job_information_into_spark_properties(self.conf, context)
+            self.conf = spark.inject_parent_job_information_into_spark_properties(self.conf, context)
         if self._openlineage_inject_transport_info:
-            self.conf = lineage.inject_transport_information_into_spark_properties(self.conf, context)
+            self.conf = spark.inject_transport_information_into_spark_properties(self.conf, context)
 
     def _arguments(self, run_id: str, cleared: bool) -> list[str]:
         arguments = ["--pipeline", self.pipeline_id, "--node", self.node, "--run", run_id]

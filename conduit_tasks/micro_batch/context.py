@@ -102,6 +102,11 @@ def open_spool(pipeline: Pipeline) -> Spool:
     return Spool(settings().path(pipeline.spool_path or settings().spool))
 
 
+def owner_of(run: str) -> str:
+    """Returns the name under which this process holds leases for a run."""
+    return f"{run}@{socket.gethostname()}:{os.getpid()}"
+
+
 @contextmanager
 def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
     """Opens a pipeline (if given by its id: with its file as it is now) for one step and registers its destinations'
@@ -109,6 +114,5 @@ def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
     pipeline = get_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     with about(pipeline=pipeline.id, run=run), closing(open_broker(pipeline.id)) as broker:
         broker.lifecycle.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])
-        owner = f"{run}@{socket.gethostname()}:{os.getpid()}"
         with closing(OpenSources(pipeline)) as sources:
-            yield Context(pipeline, broker, open_spool(pipeline), settings(), owner, sources)
+            yield Context(pipeline, broker, open_spool(pipeline), settings(), owner_of(run), sources)

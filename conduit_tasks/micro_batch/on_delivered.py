@@ -4,14 +4,19 @@ order and at least once (docs/on-delivered.md)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.plan import steps_behind
 from conduit_tasks.topology import Node
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +62,54 @@ def call(context: Context, destination: str, step: Callable[[Delivered], None], 
         with broker.leases.acquire(Node(f"steps.{destination}"), context.owner, wait=wait) as lease, keeping(lease):
             told = broker.deliveries.told(destination, 0, lease.token)
             while (number := told + 1) <= broker.deliveries.get(destination).cursor:
-                found = broker.micro_batches.find(number)
-                records = None if found is None else found.matched.get(destination, found.total)
-                if records != 0:
-                    sealed_at = None if found is None else found.sealed_at
-                    step(Delivered(context.pipeline.id, destination, number, records, sealed_at))
+                if (delivered := _wanted(broker, destination, number)) is not None:
+                    step(delivered)
                     done += 1
                 told = broker.deliveries.told(destination, number, lease.token)
     except LeaseHeld as held:
         log.info("%s calls the step of %s", held.owner, destination)
     return done
+
+
+@dataclass
+class Pending:
+    """Micro-batches whose events are due, in order, while the step's lease is held. `more`: whether there are more."""
+
+    broker: Broker
+    destination: str
+    token: int
+    delivered: list[Delivered] = field(default_factory=list)
+    more: bool = False
+
+    def told_through(self, number: int) -> None:
+        """Stores that the events of the micro-batches up to `number` are there. Raises Fenced."""
+        self.broker.deliveries.told(self.destination, number, self.token)
+        self.delivered = [each for each in self.delivered if each.micro_batch > number]
+
+
+@contextmanager
+def pending(broker: Broker, destination: str, owner: str, most: int, *, wait: float) -> Iterator[Pending]:
+    """Holds the step's lease while the block runs; gives the micro-batches that were confirmed since the last word, at
+    most `most` of them. Waits `wait` seconds for the lease. Raises LeaseHeld."""
+    lease = broker.leases.acquire(Node(f"steps.{destination}"), owner, wait=wait)
+    with lease, keeping(lease):
+        told = broker.deliveries.told(destination, 0, lease.token)
+        found = Pending(broker, destination, lease.token)
+        for number in range(told + 1, broker.deliveries.get(destination).cursor + 1):
+            if len(found.delivered) == most:
+                found.more = True
+                break
+            if (delivered := _wanted(broker, destination, number)) is not None:
+                found.delivered.append(delivered)
+            elif not found.delivered:
+                found.told_through(number)
+        yield found
+
+
+def _wanted(broker: Broker, destination: str, number: int) -> Delivered | None:
+    """Returns a confirmed micro-batch; None if the destination wanted nothing of it."""
+    found = broker.micro_batches.find(number)
+    records = None if found is None else found.matched.get(destination, found.total)
+    if records == 0:
+        return None
+    return Delivered(broker.pipeline, destination, number, records, None if found is None else found.sealed_at)

@@ -18,12 +18,27 @@ LONGEST = 1_500
 
 def outlets(destination: Destination) -> tuple[str, ...]:
     """Returns the assets that a destination writes: those of its file, else the one that its settings name, if they
-    do."""
-    if destination.assets is not None:
-        return destination.assets
-    made = _MADE.get(destination.plugin)
-    uri = made(destination.settings) if made is not None else ""
+    do. One of which each micro-batch is an event (`on-delivered`) is not among them: its runs are none."""
+    found = destination.assets if destination.assets is not None else written(destination.plugin, destination.settings)
+    return tuple(each for each in found if each != destination.on_delivered.get("asset"))
+
+
+def written(plugin: str, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the URI of what these settings of a destination name; none if they name nothing."""
+    made = _MADE.get(plugin)
+    uri = made(settings) if made is not None else ""
     return (uri,) if uri and len(uri) <= LONGEST else ()
+
+
+def read(plugin: str, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the URIs of what these settings of a source name: one for each topic, table or stream of a list."""
+    one, many = _LISTS.get(plugin, ("", ""))
+    names = [name.strip() for name in settings.get(many, "").split(",") if name.strip()] if many else []
+    if not names:
+        return written(plugin, settings)
+    # A pattern names no topic or table.
+    exact = [name for name in names if name != "*" and not name.startswith("^")]
+    return tuple(uri for name in exact for uri in written(plugin, {**settings, one: name}))
 
 
 def inlets(source: Source) -> tuple[str, ...]:
@@ -141,3 +156,5 @@ _MADE: dict[str, Callable[[Mapping[str, str]], str]] = {
     "sqs": _queue,
 }
 """Plugin → URI of what its settings name; "" if they do not."""
+_LISTS = {"kafka": ("topic", "topics"), "postgres": ("table", "tables"), "redis": ("stream", "streams")}
+"""Plugin → option of one name, which is that of the destination, and the source's option of several."""

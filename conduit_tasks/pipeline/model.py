@@ -157,10 +157,12 @@ class DeliveryKeys(Keys):
 
 class StepKeys(Keys):
     """A step after a delivery: called for each micro-batch that the destination has confirmed, in order, at least once;
-    exactly one of the two."""
+    exactly one of the three."""
 
     dag: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=250)] | None = None
     """A DAG to trigger, with the micro-batch as its conf."""
+    asset: str | None = None
+    """An Airflow asset, a URI or a name: each micro-batch is an event of it, which says which one."""
     call: str | None = None
     """A function, `module:function`, that gets the micro-batch."""
 

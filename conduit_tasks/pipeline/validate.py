@@ -74,8 +74,7 @@ def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
         if (step := connector.on_delivered) is not None:
             _check_step(step, report, (*path, "on-delivered"))
         for asset in connector.asset or ():
-            if said := wrong(asset):
-                report.add("E217", (*path, "asset"), said, "write for example s3://bucket/events, or a name")
+            _check_asset(asset, report, (*path, "asset"))
         _check_durability(connector, keys.spool.path, report, path)
         check_delivery(connector, keys.dead_letter_queue, report, path)
         if connector.dead_letter_queue:
@@ -158,9 +157,16 @@ def _check_durability(connector: ConnectorKeys, spool: str | None, report: Findi
         )
 
 
+def _check_asset(asset: str, report: Findings, path: Path) -> None:
+    if said := wrong(asset):
+        report.add("E217", path, said, "write for example s3://bucket/events, or a name")
+
+
 def _check_step(step: StepKeys, report: Findings, path: Path) -> None:
-    if (step.dag is None) == (step.call is None):
-        report.add("E102", path, "a step is one thing", "write dag: NAME, or call: module:function")
+    if len(step.model_dump(exclude_none=True)) != 1:
+        report.add("E102", path, "a step is one thing", "write dag: NAME, asset: NAME, or call: module:function")
+    elif step.asset is not None:
+        _check_asset(step.asset, report, (*path, "asset"))
     elif step.call is not None and not _CALL.fullmatch(step.call):
         hint = "write module:function, for example include.steps:tell"
         report.add("E212", (*path, "call"), f"'{step.call}' is not a function", hint)

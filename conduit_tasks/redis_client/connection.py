@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis import Redis, RedisCluster
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import ClusterNode
+from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -27,6 +29,13 @@ Client = Redis | RedisCluster
 
 FLOOR = (6, 2)
 """Oldest Redis version that has the commands the scripts use."""
+_UNNAMED: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in signature(AbstractConnection.__init__).parameters
+    else {"lib_name": None, "lib_version": None}  # redis-py 6, which Celery needs
+)
+"""Options without which redis-py would read its version from the disk at each connection, and tell it with two
+commands."""
 _VARIABLE = "CONDUIT_REDIS_URL"
 _NAMED = re.compile(
     r"^(?P<tls>rediss?)\+(?P<kind>sentinel|cluster)://(?:(?P<user>[^:@/]*)(?::(?P<password>[^@/]*))?@)?"
@@ -52,8 +61,7 @@ def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
         # Keys, ids and state are text; only the events that a gateway took in are bytes.
         "decode_responses": not raw,
         "client_name": "conduit-tasks",
-        # redis-py would read its version from the disk at each connection, and tell it with two commands.
-        "driver_info": None,
+        **_UNNAMED,
     }
 
 

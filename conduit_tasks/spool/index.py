@@ -1,4 +1,4 @@
-"""Indexes: which rows of a file may have a value, found by reading some KB (docs/adr/0036-indexes-beside-the-data.md).
+"""Indexes: which rows of a file may have a value, found by reading some KB (docs/adr/0037-indexes-beside-the-data.md).
 
     segment   per column: its head, which is the first entry and the CRC-32 of each block, then the blocks
     …         one segment per SEGMENT rows

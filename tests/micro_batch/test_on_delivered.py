@@ -202,6 +202,8 @@ def test_a_dag_is_triggered_with_the_micro_batch_as_its_conf(monkeypatch: pytest
     [
         ("{dag: a, call: 'x:y'}", "E102", "one thing"),
         ("{}", "E102", "one thing"),
+        ("{asset: a, dag: b}", "E102", "one thing"),
+        ("{asset: 's3://u:x@b/y'}", "E217", "leave out the login"),
         ("{call: nope}", "E212", "not a function"),
         ("{call: 'include.nothing:there'}", "E212", "cannot be imported"),
         ("{dga: a}", "E101", "did you mean 'dag'?"),

@@ -118,6 +118,47 @@ def test_a_dag_runs_for_each_micro_batch_that_is_delivered(stack: Stack) -> None
         (stack.home / "dags" / "step.py").unlink()
 
 
+EACH = """
+from airflow.sdk import DAG, Asset, task
+
+orders = Asset("each-micro-batch")
+with DAG("each", schedule=[orders], catchup=False, is_paused_upon_creation=False):
+    @task(inlets=[orders])
+    def told(inlet_events=None):
+        return [event.extra["micro_batch"] for event in inlet_events[orders]]
+
+    told()
+"""
+
+
+def test_each_micro_batch_is_an_event_of_an_asset(stack: Stack) -> None:
+    # Given a DAG on an asset of which each micro-batch of a destination is an event
+    (stack.home / "dags" / "each.py").write_text(EACH)
+    with stack.api() as api:
+        until(lambda: api.dag("each"))
+    destination = "plugin: file, settings: {path: out/told.jsonl}, on-delivered: {asset: each-micro-batch}"
+    stack.pipeline("told", destination, more="micro-batch: {max-records: 3}")
+    with stack.lent("told"):
+        # When a run delivers some, and one finds nothing
+        stack.write("told", "a", 1, 8)
+        stack.run("told")
+        assert stack.states("told")["steps.out"] == "success"
+        stack.run("told")
+        # Then nothing was left to tell
+        assert set(stack.states("told").values()) == {"success", "skipped"}
+        assert stack.states("told")["destinations.out"] == "skipped"
+        # And Airflow has an event of each, in order
+        with stack.api() as api:
+            asked = {"source_dag_id": "told", "order_by": "timestamp"}
+            events = api.request("GET", "/assets/events", params=asked)["asset_events"]
+        extras = [event["extra"] for event in events if event["source_task_id"] == "steps.out"]
+        told = [(extra["micro_batch"], extra["records"]) for extra in extras]
+        assert told == [(1, 3), (2, 3), (3, 2)]
+        # And the DAG ran and saw them
+        until(lambda: [1, 2, 3] in results(stack, "each"))
+        (stack.home / "dags" / "each.py").unlink()
+
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "airflow"
 
 

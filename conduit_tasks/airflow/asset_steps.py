@@ -1,0 +1,128 @@
+"""Steps after a delivery that are events of an asset: a task after the destination's own emits one for each micro-batch
+(docs/on-delivered.md).
+
+Airflow takes events only with the success of a task, and several of one asset only by way of an alias. So the events of
+a task are stored all, in order, or none; the broker is told once Airflow has answered that it has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk.exceptions import AirflowException
+
+from conduit_tasks.airflow.compat import AirflowSkipException
+from conduit_tasks.airflow.follow import follow
+from conduit_tasks.airflow.tasks import fail_without_retry, run_of
+from conduit_tasks.errors import LeaseHeld
+from conduit_tasks.logs import about
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.on_delivered import Delivered, Pending
+
+log = logging.getLogger(__name__)
+
+MOST = 500
+"""Events that one task emits: Airflow stores them in the request that ends the task, which has five seconds."""
+
+
+def alias_of(pipeline_id: str, destination: str) -> str:
+    """Returns the name of the alias by which the events of a destination come."""
+    return f"conduit/{pipeline_id}/{destination}"
+
+
+class AssetStepOperator(BaseOperator):
+    """Emits an event of `asset` for each micro-batch that a destination has confirmed since the last one, in order and
+    at least once. Ends as skipped if there is none."""
+
+    def __init__(self, *, pipeline_id: str, destination: str, asset: str, **kwargs: Any) -> None:
+        super().__init__(on_success_callback=emitted, **kwargs)
+        self.pipeline_id, self.destination, self.asset = pipeline_id, destination, asset
+        self._held = ExitStack()
+        self._pending: Pending | None = None
+
+    def execute(self, context: Any) -> None:
+        run = run_of(self.pipeline_id, getattr(context["ti"], "dag_id", None), context["run_id"])
+        alias = AssetAlias(alias_of(self.pipeline_id, self.destination))
+        with about(pipeline=self.pipeline_id, destination=self.destination, run=run), fail_without_retry():
+            due = self._due(run)
+            if not due:
+                self._held.close()
+                raise AirflowSkipException("Airflow knows of every micro-batch that is delivered")
+            asset = Asset(self.asset)
+            for delivered in due:
+                context["outlet_events"][alias].add(asset, extra={**asdict(delivered), "id": delivered.id})
+            self.outlets = [alias]
+            log.info("emits micro-batches %d to %d", due[0].micro_batch, due[-1].micro_batch)
+            if self._pending and self._pending.more:
+                start, chosen = context["dag_run"].start_date, context["params"].get("destinations")
+                began = start.timestamp() if start else 0.0
+                follow(context["ti"], self.pipeline_id, run, began, 0, chosen, "there are more events to emit")
+
+    def _due(self, run: str) -> Sequence[Delivered]:
+        """Returns what is to be emitted, and holds the step's lease. An earlier task may have died before it could say
+        that its events are there."""
+        from conduit_tasks.micro_batch.context import open_broker, owner_of
+        from conduit_tasks.micro_batch.on_delivered import pending
+        from conduit_tasks.settings import settings
+
+        with ExitStack() as held:
+            broker = held.enter_context(closing(open_broker(self.pipeline_id)))
+            wait = settings().lease_ttl + settings().lease_grace
+            try:
+                found = held.enter_context(pending(broker, self.destination, owner_of(run), MOST, wait=wait))
+            except LeaseHeld as other:
+                log.info("%s emits the events of %s", other.owner, self.destination)
+                return ()
+            if found.delivered:
+                settle(found, alias_of(self.pipeline_id, self.destination))
+            self._held, self._pending = held.pop_all(), found
+        return tuple(found.delivered)
+
+    def emitted(self) -> None:
+        """Tells the broker which of the events Airflow has, and lets another task go on."""
+        found = self._pending
+        with self._held:
+            if found is not None and found.delivered:
+                settle(found, alias_of(self.pipeline_id, self.destination))
+        if found is not None and not found.delivered:
+            self._stopped()
+
+    def _stopped(self) -> None:
+        """Ends a graceful stop that has waited for these events."""
+        from conduit_tasks.micro_batch.context import opened
+        from conduit_tasks.micro_batch.plan import in_flight
+
+        with opened(self.pipeline_id, "events") as context:
+            in_flight(context)
+
+
+def emitted(context: Any) -> None:
+    """Is called by Airflow once it has stored the task's success, and with it the events; or has failed to."""
+    context["ti"].task.emitted()
+
+
+def settle(found: Pending, alias: str) -> None:
+    """Takes those micro-batches for told whose events Airflow has: they come in order, so the newest one says which."""
+    there = {str((event.extra or {}).get("id")) for event in newest(alias)}
+    known = [each.micro_batch for each in found.delivered if each.id in there]
+    if known:
+        found.told_through(known[-1])
+
+
+def newest(alias: str) -> list[Any]:
+    """Returns the newest events of an alias, as Airflow has them. Raises AirflowException if it does not answer."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetEventByAssetAlias
+
+    answer: Any = task_runner.SUPERVISOR_COMMS.send(
+        GetAssetEventByAssetAlias(alias_name=alias, ascending=False, limit=10)
+    )
+    if isinstance(answer, ErrorResponse):
+        raise AirflowException(f"on-delivered: Airflow does not say which events it has: {answer.error}")
+    return list(answer.asset_events)

@@ -1,0 +1,217 @@
+"""What OpenLineage hears of a node's work: datasets with the records of this run and their fields (docs/lineage.md).
+
+The provider of OpenLineage asks an operator for it when the task has ended; it says the rest itself: job, run, their
+parents, owners. Nothing here may fail a task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.pipeline.assets import inlets, outlets, read, written
+from conduit_tasks.pipeline.datasets import Dataset, dataset
+from conduit_tasks.topology import Destination, Node, Pipeline, Source
+
+if TYPE_CHECKING:
+    from conduit_tasks.record.record import Record
+    from conduit_tasks.spool.spool import Spool
+
+log = logging.getLogger(__name__)
+
+Fields = tuple[tuple[str, str], ...]
+"""Names and types."""
+ROWS, BYTES = 100, 8 << 20
+"""Records that are looked at for their fields, and bytes that are read for it at most."""
+MICRO_BATCHES = 500
+"""Micro-batches of a run whose records are counted by source at most; of more, no number is given."""
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a node's work. `rows`: records of this run, None: not known."""
+
+    datasets: tuple[Dataset, ...]
+    rows: int | None = None
+    fields: Fields = ()
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A node's work."""
+
+    inputs: list[End] = field(default_factory=list)
+    outputs: list[End] = field(default_factory=list)
+
+
+def is_wanted() -> bool:
+    """Returns whether OpenLineage's provider is there and has somewhere to send its events."""
+    try:
+        from airflow.providers.openlineage import conf
+    except ImportError:
+        return False
+    return not conf.is_disabled()
+
+
+def of_node(pipeline_id: str, node: str, run: str) -> Lineage | None:
+    """Returns what a node has read and written in a run; None, and a line in the log, if that cannot be said."""
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    try:
+        pipeline, kind, id = get_pipeline(pipeline_id), Node(node).kind, Node(node).id
+        if kind == "sources":
+            return Lineage([End(_read(next(s for s in pipeline.sources if s.id == id)))])
+        return _of_destination(pipeline, pipeline.destination(id), run) if kind == "destinations" else Lineage()
+    except Exception as error:  # noqa: BLE001 - an event is worth less than the task
+        # Its message may hold an address.
+        log.warning("OpenLineage hears nothing of %s: %s", node, type(error).__name__)
+        return None
+
+
+def _of_destination(pipeline: Pipeline, destination: Destination, run: str) -> Lineage:
+    from conduit_tasks.micro_batch.context import open_broker, open_spool
+
+    with closing(open_broker(pipeline.id, initialise=False)) as broker:
+        counts, numbers = broker.redeliveries.delivered_by(destination.id, run)
+    spool = open_spool(pipeline)
+    came = _by_source(spool, pipeline, numbers)
+    inputs = []
+    for source in pipeline.sources:
+        if numbers and came is not None and not came[source.id]:
+            continue
+        seen = () if source.processors else _fields(spool, pipeline, source.node, numbers)
+        inputs.append(End(_read(source), None if came is None else came[source.id], seen))
+    seen = () if destination.processors else _fields(spool, pipeline, destination.node, numbers)
+    rows = counts.get("delivered", 0) + counts.get("redelivered", 0)
+    return Lineage(inputs, [End(_written(destination), rows, seen)])
+
+
+def _read(source: Source) -> tuple[Dataset, ...]:
+    if source.assets is not None:
+        return _datasets(inlets(source))
+    return _datasets(read(source.plugin, _settings(source, "source_class")))
+
+
+def _written(destination: Destination) -> tuple[Dataset, ...]:
+    if destination.assets is not None:
+        return _datasets(destination.assets)
+    return _datasets(outlets(destination) or written(destination.plugin, _settings(destination, "destination_class")))
+
+
+def _settings(connector: Source | Destination, find: str) -> Mapping[str, str]:
+    """Returns the settings with what their connection gives; a URI that is made from them has no secret of it."""
+    from conduit_tasks.connectors import registry
+    from conduit_tasks.connectors.connection import resolved
+
+    if "connection" not in connector.settings:
+        return connector.settings
+    return resolved(getattr(registry, find)(connector.plugin).spec, connector.settings)
+
+
+def _datasets(uris: Iterable[str]) -> tuple[Dataset, ...]:
+    return tuple(found for uri in uris if (found := dataset(uri)) is not None)
+
+
+def _by_source(spool: Spool, pipeline: Pipeline, numbers: Sequence[int]) -> Counter[str] | None:
+    """Returns the records that each source has brought into these micro-batches; None if they are too many, or one is
+    collected already."""
+    if len(numbers) > MICRO_BATCHES:
+        return None
+    found: Counter[str] = Counter()
+    for number in numbers:
+        if (path := spool.sealed(pipeline.id, number)) is None:
+            return None
+        for entry in spool.read_sealed(path).slices:
+            found[entry.source] += entry.records
+    return found
+
+
+def _fields(spool: Spool, pipeline: Pipeline, node: Node, numbers: Sequence[int]) -> Fields:
+    """Returns the fields of the last records of a stage: those of the schema that a record names, or what the records
+    themselves have."""
+    from conduit_tasks.operate.stages import stage_of
+    from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
+    from conduit_tasks.spool.tail import Budget, last_rows
+
+    stage = stage_of(spool, pipeline, node, numbers[-1]) if numbers else None
+    if stage is None or not stage.files:
+        return ()
+    rows = last_rows(
+        spool, stage.files[-1], ROWS, columns=SPOOL_SCHEMA.names, budget=Budget(BYTES), row_filter=stage.row_filter
+    )
+    records = [record for batch in rows for record in to_records(batch, stage.origins)]
+    return _registered(records) or _structure(records)
+
+
+def _registered(records: Sequence[Record]) -> Fields:
+    """Returns the fields of the Avro schema that the last record names, if the built-in registry has it."""
+    from conduit_tasks.errors import ConfigError
+    from conduit_tasks.schemas.avro import parsed_schema
+    from conduit_tasks.schemas.registry import RedisRegistry
+
+    meta = records[-1].meta() if records else {}
+    subject, version = (meta.get(f"opencdc.payload.schema.{name}", "") for name in ("subject", "version"))
+    if not subject or not version.isdigit():
+        return ()
+    with closing(RedisRegistry()) as registry:
+        try:
+            _, text = registry.by_version(subject, int(version))
+        except ConfigError:
+            return ()
+    schema: Any = parsed_schema(text)
+    return tuple((str(each["name"]), _avro(each["type"])) for each in schema.get("fields", ()))
+
+
+def _avro(kind: Any) -> str:
+    if isinstance(kind, list):
+        return "|".join(_avro(each) for each in kind)
+    return str(kind.get("logicalType") or kind["type"]) if isinstance(kind, dict) else str(kind)
+
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+
+
+def _structure(records: Iterable[Record]) -> Fields:
+    """Returns the fields of objects and their JSON types; none if they are not objects."""
+    found: dict[str, str] = {}
+    for record in records:
+        after = record.to_opencdc()["payload"]["after"]
+        for name, value in after.items() if isinstance(after, dict) else ():
+            if value is not None or name not in found:
+                kind = "" if value is None else _TYPES.get(type(value), "string")
+                found[name] = kind or found.get(name, "")
+    return tuple(found.items())
+
+
+def as_openlineage(found: Lineage) -> Any:
+    """Returns the provider's `OperatorLineage`."""
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.facet_v2 import (
+        input_statistics_input_dataset,
+        output_statistics_output_dataset,
+        schema_dataset,
+    )
+
+    def facets(end: End) -> dict[str, Any]:
+        fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind or None) for name, kind in end.fields]
+        return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)} if fields else {}
+
+    inputs, outputs = [], []
+    for end in found.inputs:
+        # Of several topics or tables, nobody knows which record came from which.
+        alone = end.rows is not None and len(end.datasets) == 1
+        counted = input_statistics_input_dataset.InputStatisticsInputDatasetFacet
+        stats: dict[str, Any] = {"inputStatistics": counted(rowCount=end.rows)} if alone else {}
+        own = facets(end) if len(end.datasets) == 1 else {}
+        inputs += [InputDataset(each.namespace, each.name, facets=own, inputFacets=stats) for each in end.datasets]
+    for end in found.outputs:
+        wrote = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+        done: dict[str, Any] = {"outputStatistics": wrote(rowCount=end.rows)} if end.rows is not None else {}
+        went = facets(end)
+        outputs += [OutputDataset(each.namespace, each.name, facets=went, outputFacets=done) for each in end.datasets]
+    return OperatorLineage(inputs=inputs, outputs=outputs)
