@@ -42,7 +42,8 @@ SOUND: dict[str, Any] = {
     "to": "2030-01-01", "destinations": ["web"], "what": "all", "force": True, "deadline": 1,
     "seconds": 600, "attention": True, "sort": "attention", "state": "open", "issue_id": "0123456789ab",
     "issue": "0123456789ab", "issues": [],
-    "node": "", "last": 9, "record": '{"payload": {"after": {"n": 1}}}', "letter": None, "place": None, "file": FILE,
+    "value": "1", "field": ".Key", "node": "", "last": 9, "record": '{"payload": {"after": {"n": 1}}}', "letter": None,
+    "place": None, "file": FILE,
 }  # fmt: skip
 """Parameter, or field of a body → a value that is right; every one that a route has is here."""
 TIMES = [
