@@ -63,7 +63,8 @@ def history(  # noqa: PLR0917 - its options
         more = search.more
         whole, rows = search.searched
         if whole:
-            note(f"{whole:,} micro-batch(es) with {rows:,} records have no index of it, and were gone through")
+            gone = f"{whole:,} micro-batch(es) with {rows:,} records"
+            note(f"{gone} have no index of it (small ones never have), and were gone through")
     overall = Overall(found, spool, settings().path(settings().dead_letters))
     ways = Waterfalls(found, spool)
     shown = [(ways.of(place), overall.of(place.micro_batch).state(place.seq)) for place in places[:last]]

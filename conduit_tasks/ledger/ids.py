@@ -1,5 +1,6 @@
 """Look-up of records by id. Ids are in no file: a record's id is a hash of its position, and making a million of them
-takes about a second. So the first look at a micro-batch makes an index of its ids, and keeps it:
+takes about a second. So the first look at a micro-batch makes an index of its ids, and keeps it, unless the
+micro-batch is small:
 
     <spool>/<pipeline>/index/<micro-batch>-<token of its manifest>.ids
 """
@@ -17,6 +18,7 @@ from conduit_tasks.errors import SpoolError
 from conduit_tasks.ledger.find import Found, place_of
 from conduit_tasks.record.record import Origin, id_suffix, record_id
 from conduit_tasks.record.sought import Hashes
+from conduit_tasks.spool import index as index_files
 from conduit_tasks.spool.index import Damaged, Index, IndexWriter
 from conduit_tasks.spool.manifest import PartFile, SealedManifest
 from conduit_tasks.spool.rows_at import rows_at
@@ -54,7 +56,8 @@ class ById:
             if not isinstance(error, FileNotFoundError):
                 log.warning("%s cannot be used (%s) and is made anew", spool.uri(index), error)
             hashes = ids_of(self._pipeline, spool, manifest)
-            self._keep(spool, path, index, hashes)
+            if rows >= index_files.LEAST:
+                self._keep(spool, path, index, hashes)
             numbers, searched = np.flatnonzero(hashes == np.uint64(self._hash))[::-1].tolist(), rows
         places = []
         for row, origin in _rows(spool, manifest, numbers, self._pipeline):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.record.sought import Columns
+from conduit_tasks.spool import index
 from conduit_tasks.spool.index import IndexWriter, path_of
 
 if TYPE_CHECKING:
@@ -20,25 +21,34 @@ log = logging.getLogger(__name__)
 
 
 class RowIndex:
-    """Index of the fields that the pipeline file names. A part without its index is searched row by row, so an index
-    that cannot be written stops nothing: it is left out, and logged."""
+    """Index of the fields that the pipeline file names, of a part that is not small (`index.LEAST`). A part without its
+    index is searched row by row, so an index that cannot be written stops nothing: it is left out, and logged."""
 
     def __init__(self, plan: Pass, spool: Spool, origins: Sequence[Origin]) -> None:
         self._fields, self._store = plan.index, spool.store
         self._columns = Columns(plan.index, origins)
         self._writer: IndexWriter | None = None
         self._given_up = False
+        self._rows = 0
+        self._held: list[tuple[int, Any]] = []
+        """What comes before the part is known not to be small."""
 
     def add(self, batch: pa.RecordBatch, part: str) -> None:
         """Adds rows that were added to a part file. `part`: its path."""
         if self._given_up:
             return
+        self._rows += batch.num_rows
+        self._held.append((batch.num_rows, self._columns.of(batch)))
+        if self._rows < index.LEAST:
+            return
         try:
             if self._writer is None:
                 self._writer = IndexWriter(self._store.create(path_of(part)), self._fields)
-            self._writer.add(batch.num_rows, self._columns.of(batch))
+            for rows, columns in self._held:
+                self._writer.add(rows, columns)
         except OSError as error:
             self._give_up(error)
+        self._held.clear()
 
     def close(self) -> None:
         """Makes the index visible, after the part."""

@@ -27,6 +27,9 @@ SEGMENT = 1 << 20
 """Rows of a segment: 8 MiB per column are in memory while it is made."""
 BLOCK = 1_024
 """Entries that are read at a time."""
+LEAST = 10_000
+"""Rows below which a part has no index: they are gone through in some milliseconds, and a small micro-batch would pay
+for a further file, and for its way to the disk."""
 TAIL = 4_096
 """Bytes of the end that are read at first: the whole of a small index."""
 _END = struct.Struct("<II8s")

@@ -21,7 +21,7 @@ def test_records_are_found_by_key_and_their_way_is_told(
     assert api.get(FIND).json()["fields"] == [".Key"]
     key = api.get("/v1/pipelines/p/dead-letters").json()["items"][0]["key"]
     found = api.get(FIND, params={"value": key}).json()
-    assert (found["left"], found["more"], found["searched"]) == (0, False, {"micro_batches": 0, "records": 0})
+    assert (found["left"], found["more"], found["searched"]) == (0, False, {"micro_batches": 2, "records": 10})
     [place] = [item for item in found["items"] if (item["micro_batch"], item["seq"]) == (1, 3)]
     # Its history is looked for in one micro-batch
     url = f"/v1/pipelines/p/records/{place['id']}/history"

@@ -37,6 +37,12 @@ pipelines:
 FIELDS = "index: [.Key, .Payload.After.n, .Payload.After.who, .Payload.After.deep.er]"
 
 
+@pytest.fixture(autouse=True)
+def least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts have an index as well, unless a test says otherwise."""
+    monkeypatch.setattr(spool_index, "LEAST", 1)
+
+
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the part files whose rows were gone through."""
@@ -81,6 +87,26 @@ def test_a_record_is_found_by_key_and_by_a_field_without_going_through_the_data(
     assert (nothing, search.searched, search.left, search.more) == ([], (0, 0), 0, False)
     # And no part was gone through
     assert read == []
+
+
+def test_small_parts_have_no_index_and_what_they_hold_is_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given parts of 50 records, where 51 are needed for an index
+    monkeypatch.setattr(spool_index, "LEAST", 51)
+    deliver(home)
+    found, search = look(".Key", "k-7")
+    assert (found, search.searched) == ([(2, 37), (1, 47), (1, 7)], (2, 100))
+    spool = open_spool(get_pipeline("p"))
+    path = spool.sealed("p", 1)
+    assert path is not None
+    id = ByValue(get_pipeline("p"), ".Key", "k-7").within(spool, path, spool.read_sealed(path)).places[0].id
+    assert [place.seq for place in Search(spool, "p", ById("p", id)).look()] == [47]
+    assert [*(home / ".conduit/spool/p").rglob("*.index"), *(home / ".conduit/spool/p").rglob("*.ids")] == []
+    # And those that have as many do, in however many batches the rows came
+    monkeypatch.setattr(spool_index, "LEAST", 50)
+    (home / "data" / "b.jsonl").write_text("".join(f"{json.dumps(row(n))}\n" for n in range(100, 150)))
+    run_once("p")
+    assert [p.parent.parent.name for p in (home / ".conduit/spool/p").rglob("*.index")] == ["0000000003"]
+    assert look(".Key", "k-7")[0] == [(3, 7 + 20), (2, 37), (1, 47), (1, 7)]
 
 
 def test_enough_is_enough_and_said(home: Path) -> None:

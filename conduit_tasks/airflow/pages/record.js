@@ -25,7 +25,7 @@ function searched(found) {
   return [
     found.left ? `Looking: ${plural(found.left, "micro-batch", "micro-batches")} of the spool to look at.` : null,
     found.more ? "There may be others: the newest are shown." : null,
-    n ? `${plural(n, "micro-batch", "micro-batches")} with ${plural(records, "record")} had no index of the field, and ${n === 1 ? "was" : "were"} gone through.` : null,
+    n ? `${plural(n, "micro-batch", "micro-batches")} with ${plural(records, "record")} had no index of the field (small ones never have), and ${n === 1 ? "was" : "were"} gone through.` : null,
   ].filter(Boolean).map((text) => el("p", { class: "dim" }, text));
 }
 
