@@ -52,9 +52,13 @@ def is_wanted() -> bool:
     """Returns whether OpenLineage's provider is there and has somewhere to send its events."""
     try:
         from airflow.providers.openlineage import conf
+
+        return not conf.is_disabled()
     except ImportError:
         return False
-    return not conf.is_disabled()
+    except Exception as error:  # noqa: BLE001 - a wrong setting of the provider's must not fail the task
+        log.warning("OpenLineage hears nothing: its settings cannot be read (%s)", type(error).__name__)
+        return False
 
 
 def of_node(pipeline_id: str, node: str, run: str) -> Lineage | None:

@@ -8,6 +8,7 @@ micro-batch is small:
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from hashlib import blake2b
 
@@ -40,7 +41,7 @@ class ById:
     def __init__(self, pipeline: str, id: str) -> None:
         self._pipeline, self._id = pipeline, id.strip().lower()
         # An id has 32 digits; nothing has a shorter one.
-        self._hash = int(self._id[:_DIGITS], 16) if len(self._id) >= _DIGITS else None
+        self._hash = int(self._id[:_DIGITS], 16) if re.fullmatch(r"[0-9a-f]{32}", self._id) else None
 
     def within(self, spool: Spool, path: str, manifest: SealedManifest) -> Found:
         """See `Finder`."""

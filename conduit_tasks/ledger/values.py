@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,7 +78,11 @@ class ByValue:
         """Returns the last rows that may have the value, the last first, and how many were gone through for it."""
         try:
             with Index(spool.store, path_of(file.path), file.rows) as index:
-                found = {row for hash in self._hashes for row in islice(index.rows(self._field, hash), COMPARED + 1)}
+                # A row has an entry for each place of the value, one behind the other.
+                rows = (
+                    islice(map(itemgetter(0), groupby(index.rows(self._field, h))), COMPARED + 1) for h in self._hashes
+                )
+                found = {row for rows in each for row in islice(rows, COMPARED + 1)}
                 return sorted(found, reverse=True), 0
         except (FileNotFoundError, KeyError):
             pass

@@ -38,15 +38,15 @@ class RowIndex:
         if self._given_up:
             return
         self._rows += batch.num_rows
-        self._held.append((batch.num_rows, self._columns.of(batch)))
-        if self._rows < index.LEAST:
-            return
         try:
+            self._held.append((batch.num_rows, self._columns.of(batch)))
+            if self._rows < index.LEAST:
+                return
             if self._writer is None:
                 self._writer = IndexWriter(self._store.create(path_of(part)), self._fields)
             for rows, columns in self._held:
                 self._writer.add(rows, columns)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a text that says that it is JSON, and is not
             self._give_up(error)
         self._held.clear()
 
@@ -64,7 +64,7 @@ class RowIndex:
         if self._writer is not None:
             self._writer.abort()
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._given_up = True
         self.abort()
         log.warning("an index of records cannot be written (%s); they are searched without it", error)

@@ -16,6 +16,8 @@ MANY = 4
 """Places per text, on average, above which texts are parsed instead."""
 LONGEST = 256
 """Bytes of a value that are looked at."""
+PORTION = 1 << 17
+"""Places that are compared at a time: a mask over all of a column would take eight times its bytes."""
 _BLANKS = 16
 
 Places = npt.NDArray[np.int64]
@@ -85,7 +87,11 @@ def _places(token: Bytes, content: Bytes) -> Places:
     padded = np.concatenate([content, np.zeros(8, np.uint8)])
     words = np.ndarray((len(content) - len(token) + 1,), np.dtype("<u8"), padded, strides=(1,))
     wanted = np.uint64(int.from_bytes(token[:size].tobytes(), "little"))
-    hits = np.flatnonzero((words & np.uint64((1 << 8 * size) - 1) if size < 8 else words) == wanted)
+    mask, found = np.uint64((1 << 8 * size) - 1), []
+    for at in range(0, len(words), PORTION):
+        some = words[at : at + PORTION]
+        found.append(np.flatnonzero((some & mask if size < 8 else some) == wanted) + at)
+    hits = np.concatenate(found)
     for n in range(size, len(token)):
         hits = hits[content[hits + n] == token[n]]
     return hits

@@ -18,6 +18,8 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import ClusterNode
 from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -53,7 +55,12 @@ def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
         # Scripts take milliseconds; a reply that is this late counts as lost, and the idempotent script is sent again.
         "socket_timeout": 5.0,
         # A restart of Redis that loads its append-only file answers LOADING for some seconds: 0.1, 0.2 … 2 s apart.
-        "retry": Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), retries=retries),
+        # OSError: clients before 8 raise a refused connection as it is, and would not try again.
+        "retry": Retry(
+            ExponentialWithJitterBackoff(base=0.1, cap=2.0),
+            retries=retries,
+            supported_errors=(RedisConnectionError, RedisTimeoutError, OSError),
+        ),
         # Load balancers drop idle connections silently; a PING before use notices that.
         "health_check_interval": 30,
         # Nothing here needs RESP3's pushes or maps; RESP2 spares the HELLO handshake that some proxies refuse.

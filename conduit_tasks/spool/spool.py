@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -19,6 +20,8 @@ from conduit_tasks.settings import settings
 from conduit_tasks.spool.manifest import LOST, PartFile, SealedManifest, StageManifest
 from conduit_tasks.spool.parts import ROW_GROUP, Writer
 from conduit_tasks.spool.store import Store, open_store, put
+
+log = logging.getLogger(__name__)
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -228,15 +231,22 @@ class Spool:
         """
         folder = self.folder(pipeline, micro_batch)
         entries = self.entries(folder)
-        # A look that makes an index of ids removes it again if the manifest has gone: before and after that.
-        ids = [self.ids(f"{folder}/{name}") for name, is_folder in entries if _is_manifest(name, is_folder)]
-        for path in ids:
-            self.remove(path)
         for name, _ in sorted(entries, key=lambda entry: (not entry[1], entry[0].startswith("manifest-"))):
             self.remove(f"{folder}/{name}")
         self.remove(folder)
-        for path in ids:
-            self.remove(path)
+        # After the manifest: a look that makes an index then removes it again if the manifest has gone.
+        self._drop_ids(pipeline, micro_batch)
+
+    def _drop_ids(self, pipeline: str, micro_batch: int) -> None:
+        """Removes indexes of ids, and what a killed look left of one. They cost room only: whoever may not remove them,
+        because another user has looked, goes on."""
+        folder = f"{folder_name(pipeline)}/index"
+        try:
+            for name, _ in self.entries(folder):
+                if name.removeprefix(".").startswith(f"{micro_batch:010d}-"):
+                    self.remove(f"{folder}/{name}")
+        except SpoolError as error:
+            log.warning("indexes of ids of micro-batch %d stay: %s", micro_batch, error)
 
     def _explain(self, path: str, error: OSError) -> SpoolError:
         if error.errno in NO_ROOM:
