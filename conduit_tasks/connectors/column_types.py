@@ -21,8 +21,11 @@ LONGEST = 10_485_760
 MOST_DIGITS = 1_000
 """Limit of the digits of a `numeric` that has one (PostgreSQL)."""
 _MICROSECONDS = 6
+_EXACT = 1 << 53
+"""Limit of the whole numbers that are each in a float of 64 bits."""
 _TIME = re.compile(
-    r"\d{4,}-\d\d-\d\d(?:[T ](?P<time>\d\d:\d\d(?::\d\d(?:\.(?P<digits>\d+))?)?)(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?)?"
+    r"\d{4,}-\d\d-\d\d(?:[Tt ](?P<time>\d\d:\d\d(?::\d\d(?:\.(?P<digits>\d+))?)?) ?"
+    r"(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?)?"
 )
 """A date, or a date and a time, in ISO 8601."""
 
@@ -40,7 +43,7 @@ class ColumnType:
     def unfit(self, value: Any) -> str:
         """Returns why the column cannot hold a value exactly; "" if it can, or if the system itself says so: a word for
         a number, say, is an error everywhere."""
-        if value is None or (self.size is None and self.kind in ("decimal", "text")):
+        if value is None or (self.size is None and self.kind in ("decimal", "text")) or self._plain(value):
             return ""
         if self.kind == "text":
             return (
@@ -55,6 +58,24 @@ class ColumnType:
             return ""
         return self._unfit_number(value, number)
 
+    def _plain(self, value: Any) -> bool:
+        """Returns whether a value is seen at once to fit, as most are; False says nothing."""
+        kind, type_ = self.kind, type(value)
+        if type_ is int:
+            if kind == "int":
+                return -(1 << (self.size or 64) - 1) <= value < 1 << (self.size or 64) - 1
+            return kind in ("float", "either") and self.size == 64 and -_EXACT <= value <= _EXACT
+        if type_ is float and kind == "decimal":
+            whole, _, fraction = repr(value).partition(".")
+            fits = len(fraction.rstrip("0")) <= self.scale and len(whole) <= (self.size or 0) - self.scale
+            return fits and fraction.isdecimal()
+        if type_ is float:
+            return kind in ("float", "either") and self.size == 64
+        if type_ is str and kind in ("date", "timestamp", "timestamptz"):
+            # A date alone; or no room for a seventh digit of the seconds.
+            return len(value) <= (26 if kind == "timestamptz" and self.size is None else 10)
+        return False
+
     def _unfit_number(self, value: Any, number: Decimal) -> str:
         if self.kind == "int":
             # Of a text the system itself says so.
@@ -63,8 +84,11 @@ class ColumnType:
             whole, fraction = digits_of(number)
             if fraction > self.scale:
                 return f"it has {fraction} digits behind the point"
-            return f"it has {whole} digits before the point" if whole > (self.size or 0) - self.scale else ""
+            beyond = bool(number) and number.adjusted() + 1 > (self.size or 0) - self.scale
+            return f"it has {whole} digits before the point" if beyond else ""
         if self.kind == "either" and not _not_whole(number, 64):
+            return ""
+        if self.size == 32 and isinstance(value, float) and float(_single(value)) == value:
             return ""
         held = nearest(value, self.size or 64)
         return "" if held == number else f"the nearest it can hold is {held}"
@@ -150,9 +174,13 @@ def nearest(value: Any, bits: int) -> Decimal:
     if bits == 64:
         # A whole number has all its digits; of a fraction the shortest text counts, as 0.1 is in no float.
         return Decimal(int(held)) if isinstance(value, int) else Decimal(repr(held))
-    with np.errstate(over="ignore"):
-        single = np.float32(held)
+    single = _single(held)
     return Decimal(int(single)) if isinstance(value, int) and np.isfinite(single) else Decimal(str(single))
+
+
+def _single(value: float) -> Any:
+    with np.errstate(over="ignore"):
+        return np.float32(value)
 
 
 def new_kind(values: Sequence[Any]) -> str:

@@ -79,9 +79,7 @@ class ByValue:
         try:
             with Index(spool.store, path_of(file.path), file.rows) as index:
                 # A row has an entry for each place of the value, one behind the other.
-                rows = (
-                    islice(map(itemgetter(0), groupby(index.rows(self._field, h))), COMPARED + 1) for h in self._hashes
-                )
+                each = (map(itemgetter(0), groupby(index.rows(self._field, hash))) for hash in self._hashes)
                 found = {row for rows in each for row in islice(rows, COMPARED + 1)}
                 return sorted(found, reverse=True), 0
         except (FileNotFoundError, KeyError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conduit_tasks.connectors.arrow_rows import table_of
-from conduit_tasks.connectors.column_types import in_postgres, new_kind, of_postgres, of_sqlite
+from conduit_tasks.connectors.column_types import ColumnType, in_postgres, new_kind, of_postgres, of_sqlite
 from conduit_tasks.errors import DoesNotFit
 from conduit_tasks.record.record import Record
 
@@ -160,3 +163,30 @@ def test_fractions_and_booleans_of_different_fields_are_rows() -> None:
     made = table_of(rows(payload, None, payload), "payload")
     assert pa.types.is_float64(made.column("v").type.field("a").type)
     assert made.to_pylist()[0] == {"v": payload}
+
+
+def test_what_a_single_float_holds_bit_for_bit_fits_and_zero_fits_any_decimal() -> None:
+    real = ColumnType("float", 32)
+    assert real.unfit(0.10000000149011612) == real.unfit(0.1) == real.unfit(float("inf")) == ""
+    assert "" not in {real.unfit(0.123456789), real.unfit(1e300)}
+    # A decimal with more digits behind the point than in all
+    small = ColumnType("decimal", 2, 5)
+    assert small.unfit(0.00012) == small.unfit(0) == ""
+    assert "" not in {small.unfit(0.00123), small.unfit(1), small.unfit(0.000001)}
+
+
+@pytest.mark.parametrize("value", ["2026-01-01t10:00:00+05:00", "2026-01-01 10:00:00 +05:00"])
+def test_a_zone_is_seen_however_it_is_written(value: str) -> None:
+    assert ColumnType("timestamp").unfit(value) == "the column has no time zone"
+
+
+@given(
+    st.sampled_from([ColumnType("int", 16), ColumnType("float", 64), ColumnType("decimal", 5, 2)])
+    | st.sampled_from([ColumnType("either", 64), ColumnType("date"), ColumnType("timestamp", 3)])
+    | st.sampled_from([ColumnType("timestamp"), ColumnType("timestamptz"), ColumnType("timestamptz", 0)]),
+    st.integers() | st.floats() | st.decimals() | st.text() | st.datetimes().map(str) | st.sampled_from([2**53, 1.555]),
+)
+def test_what_is_seen_to_fit_at_once_fits_also_when_it_is_looked_at_closely(type_: ColumnType, value: Any) -> None:
+    if type_._plain(value):
+        with patch.object(ColumnType, "_plain", lambda *_: False):
+            assert type_.unfit(value) == ""

@@ -60,6 +60,13 @@ from conduit_tasks.spool.durable import make_folders
 DIALECTS = ("sqlite", "postgresql")
 
 
+_WHERE = sa.text(
+    "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :name AND pg_catalog.pg_table_is_visible(c.oid)"
+)
+"""The schema in which PostgreSQL finds a table that is named without one."""
+
+
 class SqlDestination(BatchDestination):
     """Writes records into one table."""
 
@@ -232,7 +239,9 @@ class SqlDestination(BatchDestination):
     def _place(self, connection: sa.Connection) -> tuple[str | None, str]:
         """Returns the schema and the name of the table."""
         if self._schema is None and self._dialect == "postgresql":
-            return sa.inspect(connection).default_schema_name, self._table
+            # The first of `search_path` that has it, as PostgreSQL itself takes it.
+            found = connection.scalar(_WHERE, {"name": self._table})
+            return found or sa.inspect(connection).default_schema_name, self._table
         return self._schema, self._table
 
     def _prepare(self, connection: sa.Connection) -> list[Column]:

@@ -7,7 +7,8 @@
 -- @key lease     hash   of the destination, or of `seal`
 -- @key window    hash   m, next: the first ordinal of micro-batch m that has not voted; outcomes: the last ones,
 --                       run-length encoded; of a shard other than the first these have `:<shard>` behind them;
---                       voted: ordinals of micro-batch m that have voted in shards of it, and are skipped (see `merge`);
+--                       voted: <m>:<ordinals> of micro-batch m that have voted in shards of it, and are skipped (see
+--                       `merge`);
 --                       tripped: <m>-<ordinal>, of any; lives as long as the pipeline
 -- @key scope     hash*1  the destination's delivery; none before the fan-out
 -- @arg m         int    number of the micro-batch
@@ -73,13 +74,16 @@ if size > 0 then
 end
 
 -- How many of the ordinals from `a` to `b` have not voted in a shard; asked in order.
-local voted, place = (A.of == '' and m == voted_m) and w[5] or '', 1
+-- No more than the window holds are counted: the rest could only push these out.
+local voted_of, ranges = string.match(w[5] or '', '^(%d+):(.*)$')
+local voted, place = (A.of == '' and m == voted_m and voted_of == A.m) and ranges or '', 1
 local function fresh(a, b)
-  local n, from, to, behind = b - a + 1
+  local n, from, to, behind = 0
   repeat
     place, from, to, behind = range_from(voted, a, place)
-    if not from or from > b then return n end
-    n = n - (math.min(to, b) - math.max(from, a) + 1)
+    if not from or from > b then return n + b - a + 1 end
+    n = n + math.max(0, from - a)
+    if n >= size then return n end
     a = to + 1
   until a > b
   return n

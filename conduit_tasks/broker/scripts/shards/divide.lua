@@ -27,7 +27,7 @@ local m, by, count, matched = division(d[3])
 if m == tonumber(A.m) then return {'ok', by, text(count), text(matched)} end
 undivided(K.destination, count)
 local w = redis.call('HMGET', K.window, 'm', 'next', 'voted')
-local begun = w[1] == A.m and (number(w[2]) > 0 or w[3])
+local begun = w[1] == A.m and (number(w[2]) > 0 or string.match(w[3] or '', '^(%d+):') == A.m)
 if begun or (d[2] and d[2] ~= '') then return {'ok', '', '1', A.matched} end
 redis.call('HSET', K.destination, 'divided', table.concat({A.m, A.by, A.count, A.matched}, ':'))
 return {'ok', A.by, A.count, A.matched}

@@ -35,7 +35,7 @@ if A.last == '1' then
   undivided(K.destination, shards)
   redis.call('HDEL', K.window, 'joining')
   if voted ~= '' then
-    redis.call('HSET', K.window, 'm', A.m, 'next', '0', 'voted', voted)
+    redis.call('HSET', K.window, 'm', A.m, 'next', '0', 'voted', A.m .. ':' .. voted)
   elseif redis.call('HGET', K.window, 'm') == A.m then
     redis.call('HDEL', K.window, 'm', 'next')
   end
