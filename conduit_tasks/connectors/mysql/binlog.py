@@ -22,15 +22,31 @@ Place = dict[str, Any]
 
 _COMPRESSED = {40: "binlog_transaction_compression", **dict.fromkeys(range(165, 172), "log_bin_compress")}
 _PARTIAL, _INCIDENT, _ANONYMOUS = 39, 26, 34
+_STATEMENTS = frozenset((17, 18))
+"""LOAD DATA as a statement."""
+_GONE = re.compile("could not find first log|purged|not in the master's binlog|not in the .*binary log", re.IGNORECASE)
+"""The error has other causes as well, such as a file that cannot be read."""
 _DUMP = b"\x12"
 """Command of a request for the log."""
 _STANDALONE = 1
 """Flag of MariaDB's GTID event: one statement, and no COMMIT behind it."""
-_COMMENTS = re.compile(r"\s*(?:/\*.*?\*/\s*|#[^\n]*\n?\s*)*", re.DOTALL)
-_NAME = r"(`(?:[^`]|``)+`|[\w$]+)"
-_TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?{_NAME}(?:\s*\.\s*{_NAME})?", re.IGNORECASE)
+_RUN = re.compile(r"/\*M?!\d*(.*?)\*/", re.DOTALL)
+"""A comment that the server runs."""
+_NOTES = re.compile(r"/\*.*?\*/|^\s*(?:(?:#|--\s)[^\n]*\n\s*)+", re.DOTALL)
+_SETTING = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTALL)
+_NAME = r"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
+_TRUNCATE = re.compile(rf"TRUNCATE\b\s*(?:TABLE\b\s*)?{_NAME}(?:\s*\.\s*{_NAME})?", re.IGNORECASE)
+_REMOVES = re.compile(
+    r"ALTER\b.*\b((TRUNCATE|DROP|EXCHANGE)\s+PARTITION\b|(IMPORT|DISCARD)\s+TABLESPACE\b)"
+    r"|CREATE\s+OR\s+REPLACE\s+TABLE\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements that remove or exchange rows without naming them."""
 _ROWS_BY_STATEMENT = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
 _BEGINS = re.compile(r"(BEGIN|START\s+TRANSACTION|XA\s+START|XA\s+BEGIN)\b", re.IGNORECASE)
+_HELD = 64 << 20
+"""Bytes of a transaction that are kept until it is known whether they were rolled back."""
+_SAVEPOINT = re.compile(rf"(SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s*{_NAME}\s*$", re.IGNORECASE)
 _ENDS = re.compile(r"(COMMIT|ROLLBACK|XA\s+COMMIT\b.*|XA\s+ROLLBACK\b.*)\s*$", re.IGNORECASE | re.DOTALL)
 
 AGAIN = "begin again under a new connector id, which takes a snapshot first"
@@ -56,6 +72,14 @@ class Emptied:
     table: str
     group: str
     seconds: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A SAVEPOINT of this name, or a ROLLBACK to it; to the beginning of the transaction if it has no name."""
+
+    name: str
+    undone: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +116,7 @@ class Log:
     def read(self, start: Place) -> Iterator[Rows | Emptied | End]:
         """Yields what is behind a place. Raises Missing if the server has not got it any more, SourceError."""
         with self._opened(start) as stream:
-            yield from _Groups(stream, self._tables, start).all()
+            yield from _kept(_Groups(stream, self._tables, start).all())
 
     @contextmanager
     def _opened(self, start: Place) -> Iterator[Any]:
@@ -120,7 +144,7 @@ class Log:
         try:
             yield stream
         except pymysql.Error as error:
-            if client.code_of(error) == client.PURGED:
+            if client.code_of(error) == client.PURGED and _GONE.search(str(error)):
                 raise Missing(
                     f"mysql: the log behind {where} is gone: {client.said(error)} (binlog_expire_logs_seconds, PURGE, "
                     f"RESET, or another server). Its changes can be had no more: {AGAIN}"
@@ -172,6 +196,34 @@ def _whole(write: Callable[[bytes], None]) -> Callable[[bytes], None]:
     return written
 
 
+def _kept(found: Iterator[Rows | Emptied | Mark | End]) -> Iterator[Rows | Emptied | End]:
+    """Leaves out what was rolled back: the log has it if the transaction also changed what cannot be rolled back
+    (a temporary table, MyISAM). So a transaction is given when its end is known, or when it is larger than _HELD."""
+    held: list[Rows | Emptied] = []
+    marks: dict[str, int] = {}
+    size, given = 0, False
+    for each in found:
+        if isinstance(each, End):
+            yield from held
+            yield each
+            held, marks, size, given = [], {}, 0, False
+        elif not isinstance(each, Mark):
+            held.append(each)
+            size += each.event.event_size if isinstance(each, Rows) else 0
+            if size > _HELD:
+                yield from held
+                held, size, given = [], 0, True
+        elif not each.undone:
+            marks[each.name] = -1 if given else len(held)
+        elif given:
+            raise SourceError(
+                f"mysql: a transaction of more than {_HELD >> 20} MiB was rolled back, in whole or in part, after it "
+                f"changed a table without transactions or a temporary one; {AGAIN}"
+            )
+        else:
+            del held[marks.get(each.name, 0) if each.name else 0 :]
+
+
 class _Groups:
     """Events as transactions. `_state`: "" between them; `open`: begun, and BEGIN or a statement follows; `alone`: one
     statement; `in`: until its COMMIT."""
@@ -183,7 +235,7 @@ class _Groups:
         self._ours = False
         self._maps: dict[int, Any] = {}
 
-    def all(self) -> Iterator[Rows | Emptied | End]:
+    def all(self) -> Iterator[Rows | Emptied | Mark | End]:  # noqa: PLR0912 - one for each kind of event
         from pymysqlreplication import event as events
         from pymysqlreplication import row_event
 
@@ -193,7 +245,13 @@ class _Groups:
             row_event.DeleteRowsEvent: "delete",
         }
         for event in self._stream:
-            if isinstance(event, events.RotateEvent):
+            if isinstance(event, events.FormatDescriptionEvent):
+                if event.checksum_algorithm != 1:
+                    raise SourceError(
+                        "mysql: a file of the log has no checksums, which is not read. SET GLOBAL binlog_checksum = "
+                        f"CRC32; if it was switched off for a while, {AGAIN}"
+                    )
+            elif isinstance(event, events.RotateEvent):
                 self._file = event.next_binlog
                 self._forget_tables()
             elif isinstance(event, events.GtidEvent | events.MariadbGtidEvent) or self._code(event) == _ANONYMOUS:
@@ -245,15 +303,20 @@ class _Groups:
         self._maps.clear()
         self._stream.table_map.clear()
 
-    def _query(self, event: Any) -> Iterator[Emptied | End]:
-        text = event.query[_COMMENTS.match(event.query).end() :]  # type: ignore[union-attr]  # it matches nothing, too
+    def _query(self, event: Any) -> Iterator[Emptied | Mark | End]:
+        text = bare(event.query)
         if _BEGINS.match(text):
             if not self._state:
                 self._begin(event)
             self._gtid = self._gtid if self._group == self._gtid else ""
             self._state = "in"
             return
+        if (mark := _SAVEPOINT.match(text)) is not None:
+            yield Mark(_unquoted(mark[2]), mark[1][:1] in "Rr")
+            return
         if _ENDS.match(text):
+            if "ROLLBACK" in text.upper():
+                yield Mark("", True)
             yield self._end(event)
             return
         self._begun_alone(event)
@@ -262,6 +325,11 @@ class _Groups:
             schema, table = (first, second) if second else (event.schema.decode(), first)
             if (schema, table) in self._tables:
                 yield Emptied(schema, table, self._group, event.timestamp)
+        elif _REMOVES.match(text) and self._named(text):
+            raise SourceError(
+                f"mysql: in transaction {self._group} rows of a table go that the log does not name "
+                f"({text[:60].strip()}…). Therefore {AGAIN}"
+            )
         elif _ROWS_BY_STATEMENT.match(text) and self._named(text):
             raise SourceError(
                 f"mysql: transaction {self._group} has a statement in the log in place of its rows. SET GLOBAL "
@@ -294,6 +362,11 @@ class _Groups:
             raise SourceError(
                 f"mysql: the log is compressed, which is not read. SET GLOBAL {setting} = OFF, and {AGAIN}"
             )
+        if code in _STATEMENTS:
+            raise SourceError(
+                "mysql: the log has a statement in place of its rows. SET GLOBAL binlog_format = ROW, also in the "
+                f"session that writes, and {AGAIN}"
+            )
         if code == _PARTIAL:
             raise SourceError(
                 "mysql: the log has parts of JSON documents only. SET GLOBAL binlog_row_value_options = '', and "
@@ -304,7 +377,15 @@ class _Groups:
 
 
 def _unquoted(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+    quote = name[:1]
+    return name[1:-1].replace(2 * quote, quote) if quote in ("`", '"') else name
+
+
+def bare(text: str) -> str:
+    """Returns a statement without what may stand before it, or is hidden in comments that the server runs."""
+    text = _RUN.sub(r" \1 ", text)
+    text = _NOTES.sub(" ", text).lstrip()
+    return _SETTING.sub("", text)
 
 
 def reached(place: Place, upto: Place) -> bool:
@@ -333,8 +414,9 @@ def now(connection: Any) -> Place:
             raise
         if not row:
             raise ConfigError("mysql: the server keeps no log of changes; start it with log_bin (MySQL: --log-bin)")
-        cursor.execute("SELECT @@global.binlog_format, @@global.binlog_row_image")
-        for name, value, wanted in zip(("binlog_format", "binlog_row_image"), cursor.fetchone(), ("ROW", "FULL")):
+        cursor.execute("SELECT @@global.binlog_format, @@global.binlog_row_image, @@global.binlog_checksum")
+        names, rights = ("binlog_format", "binlog_row_image", "binlog_checksum"), ("ROW", "FULL", "CRC32")
+        for name, value, wanted in zip(names, cursor.fetchone(), rights):
             if str(value).upper() != wanted:
                 raise ConfigError(f"mysql: {name} is {value}; SET GLOBAL {name} = {wanted}, and in the server's file")
         place: Place = {"file": row[0], "pos": int(row[1]), "gtid": ""}
@@ -348,6 +430,28 @@ def now(connection: Any) -> Place:
                 place["gtid"] = _readable(row[4])
             cursor.execute("SELECT @@global.server_uuid")
         if not place["gtid"]:
+            place["server"] = str(cursor.fetchone()[0])
+    return place
+
+
+def committed(connection: Any) -> Place:
+    """Returns a place as `now` does, before which every transaction is to be seen by a query. The end of the log is not
+    such a place: a transaction is written to the log before it is committed, and may wait in between (semi-sync,
+    AFTER_SYNC)."""
+    place = now(connection)
+    if not client.is_mariadb(connection):
+        # A set of GTIDs has a transaction when it is committed; the place by file is that of the log.
+        return place
+    with connection.cursor() as cursor:
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        found = {name.lower(): value for name, value in cursor.fetchall()}
+        cursor.execute("COMMIT")
+        place.update(file=found["binlog_snapshot_file"], pos=int(found["binlog_snapshot_position"]))
+        cursor.execute("SELECT binlog_gtid_pos(%s, %s)", [place["file"], place["pos"]])
+        place["gtid"] = _readable(cursor.fetchone()[0])
+        if not place["gtid"] and "server" not in place:
+            cursor.execute("SELECT @@global.server_id")
             place["server"] = str(cursor.fetchone()[0])
     return place
 

@@ -126,6 +126,15 @@ def _bytes(value: Any, column: Column) -> bytes:
         raise Refused(f"column {column.name} is {column.type}, which takes base64 text") from None
 
 
+_CLOCK = r"\d\d:\d\d(:\d\d(\.\d+)?)?"
+_FORMS = {
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "time": re.compile(rf"-?\d?{_CLOCK}"),
+    "datetime": re.compile(rf"\d{{4}}-\d\d-\d\d( {_CLOCK})?"),
+}
+"""The server would take other texts and numbers for times, too: 1712131415 for one of 2017."""
+
+
 def _time(text: str, column: Column) -> str:
     """Returns a time as the server reads it in UTC. A zone is applied, also for a column that keeps none."""
     if column.type in ("datetime", "timestamp"):
@@ -139,8 +148,8 @@ def _time(text: str, column: Column) -> str:
         raise _no(column, f"a time with {column.scale or 0} digits behind the second")
     if column.type == "date" and len(text) > 10:
         raise _no(column, "a date without a time")
-    if not text[:1].isdigit() and not (column.type == "time" and text[:1] == "-"):
-        raise _no(column, f"a {column.type}")
+    if not _FORMS.get(column.type, _FORMS["datetime"]).fullmatch(text):
+        raise _no(column, f"a {column.type} in ISO 8601")
     return text
 
 

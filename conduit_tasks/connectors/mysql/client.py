@@ -25,6 +25,8 @@ QUERY = (*_TLS, "unix_socket")
 _SWITCHES = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 
 SESSION = "SET time_zone = '+00:00'"
+PLAIN = f"{SESSION}, sql_mode = ''"
+"""Of connections that read: a mode may change what a query gives (PAD_CHAR_TO_FULL_LENGTH), and the log has none."""
 
 NO_TABLE, NO_COLUMN = 1146, 1054
 LOCKED = (1205, 1213)
@@ -64,7 +66,12 @@ class Server:
     def connect(self, limit: float, **more: Any) -> Any:
         """Opens a connection whose reads and writes wait for `limit` seconds at most."""
         seconds = max(1, int(limit))
-        given = {"read_timeout": seconds, "write_timeout": seconds, "init_command": SESSION, **more}
+        given = {
+            "read_timeout": seconds,
+            "write_timeout": seconds,
+            "init_command": SESSION if "sql_mode" in more else PLAIN,
+            **more,
+        }
         connection = library().connect(
             **{**self.arguments, "connect_timeout": CONNECT, "charset": "utf8mb4", "autocommit": True, **given}
         )
@@ -128,6 +135,10 @@ def translated(failed: type[ConduitError]) -> Iterator[None]:
         raise failed(f"mysql: {clip(str(error) or type(error).__name__)}") from None
 
 
+_ENDED = (1053, 1317, 1927, 1969, 3024)
+"""A statement or a connection was ended: by KILL, by a limit of time, or by a shutdown."""
+
+
 def rights(error: Any) -> str:
     if code_of(error) in (1045, 1698):
         return "correct user and password in option 'url'"
@@ -162,6 +173,8 @@ def kind_of(error: Any) -> str:
     """Returns who is at fault for an error of a write: `rows`, `file` (the pipeline's), or `server`."""
     pymysql = library()
     code = code_of(error)
+    if code in _ENDED or str(getattr(error, "sqlstate", None) or "").startswith(("70", "08")):
+        return "server"
     if code in _RIGHTS or code in _FILES:
         return "file"
     if isinstance(error, pymysql.IntegrityError | pymysql.DataError) or code in _ROWS or of_the_rows(error):

@@ -94,12 +94,14 @@ class MysqlSource(Source):
     def _begin(self, connection: Any) -> dict[str, Any]:
         """Returns the first token. The end of the log is looked up before the first row is read: a change is in the
         snapshot, or comes after it, or both."""
-        from conduit_tasks.connectors.mysql.binlog import now
-        from conduit_tasks.connectors.mysql.read import check_key
+        from conduit_tasks.connectors.mysql.binlog import committed
+        from conduit_tasks.connectors.mysql.read import check_changes, check_key
         from conduit_tasks.connectors.mysql.tables import described, resolved
 
-        token: dict[str, Any] = {**now(connection), "skip": 0} if self._cdc else {}
+        token: dict[str, Any] = {**committed(connection), "skip": 0} if self._cdc else {}
         tables = resolved(connection, self._tables, self._server.database)
+        for name in tables if self._cdc else ():
+            check_changes(connection, described(connection, *name.split(".", 1)))
         if not self._cdc or self.settings["snapshotMode"] == "initial":
             for name in tables:
                 check_key(described(connection, *name.split(".", 1)))

@@ -31,7 +31,7 @@ def covers(state: str, other: str) -> bool:
         return True
     if _MARIADB.match(other.strip()):
         mine = _domains(state)
-        return all(_number(mine.get(domain, "")) >= _number(gtid) for domain, gtid in _domains(other).items())
+        return all(_behind(mine.get(domain, ""), gtid) for domain, gtid in _domains(other).items())
     ranges = _sets(state)
     return all(
         any(low <= first and last <= high for low, high in ranges.get(source, []))
@@ -60,6 +60,12 @@ def _domains(state: str) -> dict[str, str]:
 
 def _positions(domains: dict[str, str]) -> str:
     return ",".join(domains[domain] for domain in sorted(domains, key=int))
+
+
+def _behind(mine: str, other: str) -> bool:
+    """Returns whether a transaction is another one of its domain, or comes after it. Numbers of two servers are in no
+    order (gtid_strict_mode = OFF)."""
+    return mine == other or (mine.rpartition("-")[0] == other.rpartition("-")[0] and _number(mine) >= _number(other))
 
 
 def _number(gtid: str) -> int:

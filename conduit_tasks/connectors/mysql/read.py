@@ -61,6 +61,29 @@ class Chunk:
             self.end["snapshot"] = others
 
 
+def check_changes(connection: Any, table: Table) -> None:
+    """Raises ConfigError if the log does not have all changes of a table, or has others."""
+    if table.versioned:
+        raise ConfigError(
+            f"mysql: {table.full} keeps the history of its rows (SYSTEM VERSIONING), and its log has rows of the past; "
+            "leave the table out of 'tables'"
+        )
+    with connection.cursor() as cursor:
+        cursor.execute(_CASCADES, [table.schema, table.name])
+        found = cursor.fetchall()
+    if found:
+        raise ConfigError(
+            f"mysql: rows of {table.full} are changed by the foreign key {found[0][0]}, and the log does not have "
+            "these changes (CASCADE, SET NULL, SET DEFAULT); leave the table out of 'tables', or have the key RESTRICT"
+        )
+
+
+_CASCADES = """
+SELECT constraint_name FROM information_schema.referential_constraints WHERE constraint_schema = %s AND table_name = %s
+AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+"""
+
+
 def check_key(table: Table) -> None:
     """Raises ConfigError if a table cannot be read in the order of its primary key."""
     check_known(table)

@@ -28,7 +28,7 @@ SELECT column_name, lower(data_type), column_type, character_maximum_length, cha
 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
 """
 _UNIQUE = """
-SELECT index_name, column_name FROM information_schema.statistics
+SELECT index_name, CASE WHEN sub_part IS NULL THEN column_name END FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
 _TABLE = """
@@ -63,6 +63,7 @@ class Table:
     key: tuple[str, ...]
     unique: frozenset[frozenset[str]]
     transactions: bool = True
+    versioned: bool = False
 
     @property
     def full(self) -> str:
@@ -87,7 +88,7 @@ def parted(name: str, here: str) -> tuple[str, str]:
 def resolved(connection: Any, names: Sequence[str], here: str) -> list[str]:
     """Returns tables as `database.table`; `*` means all of the URL's database. Raises ConfigError if there is none."""
     if list(names) != ["*"]:
-        return [described(connection, *parted(name, here)).full for name in names]
+        return list(dict.fromkeys(described(connection, *parted(name, here)).full for name in names))
     if not here:
         raise ConfigError("mysql: option 'tables' is *, and option 'url' names no database")
     with connection.cursor() as cursor:
@@ -118,8 +119,10 @@ def described(connection: Any, schema: str, name: str) -> Table:
     made = {row[0]: _column(row) for row in columns}
     # A part of an index may be an expression, which has no column.
     unique = frozenset(frozenset(str(column) for column in index) for index in indexes.values())
-    key = tuple(str(column) for column in indexes.get("PRIMARY", ()))
-    return Table(schema, name, made, key, unique, kind[0] != "BASE TABLE" or kind[1] == "YES")
+    primary = indexes.get("PRIMARY", [])
+    # A key of the first letters of a column does not tell rows apart.
+    key = () if None in primary else tuple(str(column) for column in primary)
+    return Table(schema, name, made, key, unique, kind[0] == "VIEW" or kind[1] == "YES", "VERSIONED" in kind[0])
 
 
 def _column(row: Sequence[Any]) -> Column:

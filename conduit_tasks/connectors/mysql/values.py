@@ -11,6 +11,7 @@ import base64
 import math
 import struct
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from conduit_tasks.connectors.mysql.tables import BYTES, SHAPES, WHOLE, Column
@@ -20,13 +21,13 @@ from conduit_tasks.record import jsons
 CODECS = {
     **dict.fromkeys(("utf8mb4", "utf8mb3", "utf8"), "utf-8"),
     **{"latin1": "cp1252", "latin2": "iso8859-2", "latin5": "iso8859-9", "latin7": "iso8859-13", "ascii": "ascii"},
-    **{"greek": "iso8859-7", "hebrew": "iso8859-8", "koi8r": "koi8-r", "koi8u": "koi8-u", "tis620": "tis-620"},
+    **{"greek": "iso8859-7", "hebrew": "iso8859-8", "koi8r": "koi8-r", "koi8u": "koi8-u"},
     **{name: name for name in ("cp850", "cp852", "cp866", "cp932", "cp1250", "cp1251", "cp1256", "cp1257", "gbk")},
-    **{"gb2312": "gb2312", "gb18030": "gb18030", "big5": "big5", "euckr": "cp949", "sjis": "cp932", "ujis": "euc_jp"},
+    **{"gb2312": "gb2312", "gb18030": "gb18030", "euckr": "cp949"},
     **{"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be"},
     **{"macroman": "mac-roman", "macce": "mac-latin2"},
 }
-"""The server's charset → Python's."""
+"""The server's charset → Python's. Others, such as `sjis`, `ujis`, `big5` and `tis620`, Python decodes otherwise."""
 
 
 def selected(column: Column, name: str) -> str:
@@ -52,6 +53,8 @@ def json_value(raw: str | bytes | None, column: Column) -> Any:  # noqa: PLR0911
             return short(float(text))
         if type_ == "double":
             return float(text)
+        if type_ == "decimal":
+            return format(Decimal(text), "f")  # without the zeros of ZEROFILL, which the log does not have
         if type_ in ("datetime", "timestamp"):
             return iso(text, utc=type_ == "timestamp")
         return jsons.loads(text) if type_ == "json" else text
