@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,9 +66,12 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
     faults: list[str] = []
     random = Random(f"kills {seed}")
     with _receiving(scenario) as (port, sends):
-        text = scenario.text.replace(
-            "plugin: remembering", f'plugin: http\n        settings: {{url: "http://127.0.0.1:{port}"}}'
+        text, count = re.subn(
+            r"plugin: remembering\n +settings: .*",
+            f'plugin: http\n        settings: {{url: "http://127.0.0.1:{port}"}}',
+            scenario.text,
         )
+        assert count == 1, "the receiver, which is an HTTP server here"
         (home / f"include/pipelines/{PIPELINE}.yaml").write_text(text)
         for source in scenario.sources:
             (home / f"data/{source}.jsonl").touch()
@@ -88,8 +92,8 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
         finally:
             forget()
     seconds = round(time.perf_counter() - began, 2)
-    count = sum(map(len, scenario.events.values()))
-    return Result(seed, count, events, runs, 0, faults, found, seconds, processes=True)
+    made = sum(map(len, scenario.events.values()))
+    return Result(seed, made, events, runs, 0, faults, found, seconds, processes=True)
 
 
 def _runs(  # noqa: PLR0917 - what one seed is made of
