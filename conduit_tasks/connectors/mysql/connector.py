@@ -94,7 +94,7 @@ class MysqlSource(Source):
     def _begin(self, connection: Any) -> dict[str, Any]:
         """Returns the first token. The end of the log is looked up before the first row is read: a change is in the
         snapshot, or comes after it, or both."""
-        from conduit_tasks.connectors.mysql.binlog import committed
+        from conduit_tasks.connectors.mysql.places import committed
         from conduit_tasks.connectors.mysql.read import check_changes, check_key
         from conduit_tasks.connectors.mysql.tables import described, resolved
 
@@ -110,7 +110,8 @@ class MysqlSource(Source):
 
     def _changes(self, connection: Any, token: dict[str, Any], limit: Limit) -> list[Slice]:
         """Returns one slice or none."""
-        from conduit_tasks.connectors.mysql.binlog import End, by_gtid, check_server, now, reached
+        from conduit_tasks.connectors.mysql.binlog import End
+        from conduit_tasks.connectors.mysql.places import by_gtid, check_server, now, reached
 
         upto = now(connection)
         check_server(token, upto)

@@ -11,9 +11,10 @@ import orjson
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.batches import Sized
 from conduit_tasks.connectors.mysql.apply import TRUNCATED
-from conduit_tasks.connectors.mysql.binlog import Emptied, End, Log, Place, Rows, reached
+from conduit_tasks.connectors.mysql.binlog import Emptied, End, Log, Rows
 from conduit_tasks.connectors.mysql.client import library, quoted
 from conduit_tasks.connectors.mysql.images import Shape, row, shape
+from conduit_tasks.connectors.mysql.places import Place, reached
 from conduit_tasks.connectors.mysql.tables import BYTES, SHAPES, Column, Table, check_known, collection, described
 from conduit_tasks.connectors.mysql.values import json_value, selected
 from conduit_tasks.connectors.portion import Portion
