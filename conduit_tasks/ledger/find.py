@@ -13,6 +13,8 @@ from conduit_tasks.spool.spool import Spool
 
 LOOK = 500
 """Records that a look into an index counts as: it takes about as long as going through so many."""
+COMPARE = 100
+"""Records that a comparison with one whole record counts as."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,11 @@ class Place:
 @dataclass
 class Found:
     """What was found in one micro-batch, the last first. `searched`: records that were gone through; 0: an index told.
-    `more`: not all that may be there was looked at."""
+    `compared`: records that were compared. `more`: not all that may be there was looked at."""
 
     places: list[Place]
     searched: int = 0
+    compared: int = 0
     more: bool = False
 
 
@@ -78,7 +81,7 @@ class Search:
         for path in paths:
             if path not in self._seen and (most is None or read < most) and not self._enough():
                 found = self._seen[path] = self._within(path)
-                read += found.searched or LOOK
+                read += LOOK + found.searched + COMPARE * found.compared
         self.left = 0 if self._enough() else sum(path not in self._seen for path in paths)
         return [place for path in paths if path in self._seen for place in self._seen[path].places]
 

@@ -69,6 +69,7 @@ class ByValue:
             if file.rows:
                 rows, searched = self._rows(spool, file, origins)
                 out.searched += searched
+                out.compared += min(len(rows), COMPARED)
                 places, more = self._compared(spool, manifest, file, rows, origins=origins, most=left)
                 out.places += places
                 out.more = out.more or more
@@ -110,14 +111,19 @@ class ByValue:
         origins: Sequence[Origin],
         most: int,
     ) -> tuple[list[Place], bool]:
-        """Returns the places of rows that have the value, and whether others may have it too."""
+        """Returns the places of rows that have the value, and whether others may have it too. Where one has it and it
+        is masked there, none are said to: that would tell whether a guess is right."""
         places: list[Place] = []
+        hidden = False
         for record, seq in self._records(spool, manifest, file, rows[:COMPARED], origins):
             if len(places) == most:
                 return places, True
             if self._has(record):
-                places.append(place_of(manifest, seq, record.ordinal, record.id))
-        return places, len(rows) > COMPARED
+                if self._has(Shown(self._pipeline.mask).masked(record)):
+                    places.append(place_of(manifest, seq, record.ordinal, record.id))
+                else:
+                    hidden = True
+        return places, len(rows) > COMPARED and (bool(places) or not hidden)
 
     def _records(
         self, spool: Spool, manifest: SealedManifest, file: PartFile, rows: list[int], origins: Sequence[Origin]
@@ -127,6 +133,6 @@ class ByValue:
 
     def _has(self, record: Record) -> bool:
         try:
-            return matches(self._ref.get(Shown(self._pipeline.mask).masked(record)), self._value)
+            return matches(self._ref.get(record), self._value)
         except RecordError:
             return False

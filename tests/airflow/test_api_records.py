@@ -98,6 +98,8 @@ def test_a_third_one_at_a_time_has_to_wait_for_its_turn(api: Any, home: Path, mo
     with records._turns, records._turns:
         answer = tried(api, record="{}")
         assert (answer.status_code, "others look at records at the moment" in answer.json()["detail"]) == (503, True)
+        for path in ("find?value=x", f"{'a' * 32}/history"):
+            assert api.get(f"{RECORDS}/{path}").status_code == 503
     assert tried(api, record="{}").status_code == 200
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.errors import ConfigError, SpoolError
 from conduit_tasks.ledger import values
 from conduit_tasks.ledger.find import Place, Search
 from conduit_tasks.ledger.ids import ById
@@ -185,6 +185,65 @@ def test_a_value_that_repeats_a_masked_one_is_not_found(home: Path) -> None:
     run_once("p")
     assert look(".Key", "4111-1")[0] == []
     assert look(".Payload.After.copy", "4111-1")[0] == []
+
+
+def test_whether_there_are_more_does_not_tell_that_a_guess_at_a_masked_value_is_right(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given more records that repeat a masked value than are compared
+    monkeypatch.setattr(values, "COMPARED", 3)
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", "index: [.Payload.After.copy]"))
+    (home / "data").mkdir()
+    line = json.dumps({"k": "k", "card": "4111-1", "copy": "4111-1"}) + "\n"
+    (home / "data" / "a.jsonl").write_text(5 * line)
+    run_once("p")
+    found = {guess: look(".Payload.After.copy", guess) for guess in ("4111-1", "4111-2")}
+    assert [(places, search.more) for places, search in found.values()] == 2 * [([], False)]
+
+
+def test_places_of_a_value_within_one_record_do_not_hide_another_record(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given records that have the value several times, elsewhere, and one before them that has it in the field
+    monkeypatch.setattr(values, "COMPARED", 4)
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", "index: [.Payload.After.n]"))
+    (home / "data").mkdir()
+    lines = [{"k": "k", "n": "A"}, *3 * [{"k": "k", "n": "x", "lines": [{"n": "A"}, {"n": "A"}]}]]
+    (home / "data" / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run_once("p")
+    found, search = look(".Payload.After.n", "A")
+    assert (found, search.more) == ([(1, 0)], False)
+
+
+def test_a_text_that_is_no_id_is_the_id_of_no_record(home: Path) -> None:
+    deliver(home, 50)
+    spool = open_spool(get_pipeline("p"))
+    assert Search(spool, "p", ById("p", "order-zzzz-0000000017")).look() == []
+
+
+def test_an_index_that_cannot_be_removed_stops_no_collection(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given an index that a look of another user has left, and what a killed look has
+    deliver(home, 50)
+    spool = open_spool(get_pipeline("p"))
+    Search(spool, "p", ById("p", "0" * 32)).look()
+    folder = home / ".conduit/spool/p/index"
+    (folder / ".0000000001-9.ids.aaaa.tmp").write_bytes(b"x")
+    remove = spool.remove
+
+    def refused(path: str) -> None:
+        if "/index/" in path:
+            raise SpoolError(f"{path} cannot be removed: Permission denied")
+        remove(path)
+
+    with monkeypatch.context() as other:
+        other.setattr(spool, "remove", refused)
+        spool.collect("p", 1)
+    assert "Permission denied" in caplog.text
+    assert parts(home) == []
+    spool.collect("p", 1)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_structured_key_is_found_as_it_was_written_or_as_json(home: Path) -> None:

@@ -52,7 +52,7 @@ def list_last_records(
     """Returns the last records of a stage, newest first, from the newest files of the spool; at a destination with the
     answer that the ledger has, and what its processors make of each (`sent`). Fields named secret, and those under
     `mask` of the file, are `***`. `more`: there may be older ones."""
-    with _turn():
+    with turn():
         return peeked(pipeline, node, last)
 
 
@@ -73,12 +73,12 @@ def try_record(pipeline: SeenRecords, body: Try) -> dict[str, Any]:
         text=body.file,
         file="the text",
     )
-    with _turn():
+    with turn():
         return tried(ask)
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def turn() -> Iterator[None]:
     """Bounds what is done at a time. Raises HTTPException 503."""
     busy = HTTPException(503, f"{AT_ONCE} others look at records at the moment; ask again")
     if not _places.acquire(blocking=False):

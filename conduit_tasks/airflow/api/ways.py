@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from conduit_tasks.airflow.api.access import SeenRecords
 from conduit_tasks.airflow.api.door import Number
+from conduit_tasks.airflow.api.records import turn
 from conduit_tasks.ledger.values import LONGEST
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["records"])
@@ -36,7 +37,8 @@ def find_records(
     fields = list(pipeline.index)
     if value is None:
         return {"fields": fields, "items": [], "left": 0, "more": False, "searched": {"micro_batches": 0, "records": 0}}
-    places, search = found_so_far(open_spool(pipeline), pipeline, field, value)
+    with turn():
+        places, search = found_so_far(open_spool(pipeline), pipeline, field, value)
     micro_batches, records = search.searched
     return {
         "fields": fields,
@@ -66,7 +68,8 @@ def show_history(
     from conduit_tasks.settings import settings
 
     spool = open_spool(pipeline)
-    places, left = places_so_far(spool, pipeline.id, record_id.lower(), micro_batch)
+    with turn():
+        places, left = places_so_far(spool, pipeline.id, record_id.lower(), micro_batch)
     rows = attempts_at(Ledger(spool, pipeline.id), places).to_pylist()
     overall = Overall(pipeline, spool, settings().path(settings().dead_letters))
     ways = Waterfalls(pipeline, spool)
