@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.pipeline.assets import inlets, outlets, read, written
@@ -97,13 +97,22 @@ def _of_destination(pipeline: Pipeline, destination: Destination, run: str) -> L
 def _read(source: Source) -> tuple[Dataset, ...]:
     if source.assets is not None:
         return _datasets(inlets(source))
-    return _datasets(read(source.plugin, _settings(source, "source_class")))
+    return _without_paths(source, _datasets(read(source.plugin, _settings(source, "source_class"))))
 
 
 def _written(destination: Destination) -> tuple[Dataset, ...]:
     if destination.assets is not None:
         return _datasets(destination.assets)
-    return _datasets(outlets(destination) or written(destination.plugin, _settings(destination, "destination_class")))
+    uris = outlets(destination) or written(destination.plugin, _settings(destination, "destination_class"))
+    return _without_paths(destination, _datasets(uris))
+
+
+def _without_paths(connector: Source | Destination, found: tuple[Dataset, ...]) -> tuple[Dataset, ...]:
+    """Returns the datasets without the paths of HTTP addresses that a connection holds: chats, say, have a secret in
+    the path."""
+    if "connection" not in connector.settings:
+        return found
+    return tuple(replace(each, name="/") if each.namespace.startswith("http") else each for each in found)
 
 
 def _settings(connector: Source | Destination, find: str) -> Mapping[str, str]:

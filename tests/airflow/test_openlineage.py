@@ -282,6 +282,34 @@ def test_a_connection_names_the_dataset_and_its_password_is_nowhere(
     assert SECRET not in repr(found)
 
 
+def test_the_path_of_an_address_that_a_connection_holds_is_told_to_nobody(
+    home: Path, events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "http", "host": f"https://chat/services/{SECRET}"}
+    monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+    at = "plugin: file, settings: {path: out.jsonl}"
+    for settings, name in (("connection: chat", "/"), ("url: 'https://chat/own'", "/own")):
+        write_pipeline(home, "p", PIPELINE.replace(at, f"plugin: http, settings: {{{settings}}}"))
+        forget()
+        found = lineage.of_node("p", "destinations.out", "r1")
+        assert found is not None
+        assert found.outputs[0].datasets == (Dataset("https://chat", name),)
+
+
+@pytest.mark.parametrize("transport", ["http", '["a"]'])
+def test_settings_of_the_provider_that_cannot_be_read_fail_no_task(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any, transport: str
+) -> None:
+    from airflow.providers.openlineage import conf
+
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", transport)
+    monkeypatch.delenv("AIRFLOW__OPENLINEAGE__DISABLED", raising=False)
+    for name in ("is_disabled", "transport", "config_path"):
+        getattr(getattr(conf, name), "cache_clear", lambda: None)()
+    assert lineage.is_wanted() is False
+    assert "its settings cannot be read" in caplog.text
+
+
 def test_a_task_ends_as_it_would_if_nothing_can_be_said(
     home: Path,
     events: Any,
