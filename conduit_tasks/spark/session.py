@@ -83,6 +83,9 @@ def prepare() -> None:
     """Prepares the child process that does small work, if the settings want one; otherwise begins Spark's start. To be
     called while this process has one thread."""
     global _local  # noqa: PLW0603 - one per process
+    if _local is not None:
+        _local.close()
+        _local = None
     if settings().small_records and settings().small_bytes:
         _local = local.made()
     if _local is None:
