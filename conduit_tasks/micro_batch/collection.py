@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 UNFINISHED = 3_600.0
 """Least number of seconds after which an unfinished redelivery of a cleared task no longer holds back collection."""
-SLIM_AFTER = 3_600.0
+SLIM_AFTER = 60.0
 """Seconds after which a finished micro-batch is kept in a fraction of its size."""
 
 
