@@ -23,6 +23,7 @@ from benchmarks import (
     over_http,
     over_kafka,
     over_redis,
+    over_servers,
     stream,
     submits,
     tasks,
@@ -54,6 +55,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
             "moderate": (20_000, 500_000, 500_000),
             "quick": (1_000, 64_000, 1_000),
         },
+    ),
+    "servers": (
+        lambda place, n: over_servers.run(place, *n),
+        {"full": (500_000, 20_000), "moderate": (200_000, 4_000), "quick": (1_000, 100)},
     ),
     "kafka": (
         lambda place, n: over_kafka.run(place, *n),

@@ -35,7 +35,7 @@ def run(place: Place, count: int) -> tuple[list[list[object]], list[Figure], dic
     place = replace(place, master="local[2]")
     rows: list[list[object]] = []
     figures, facts = [], dict[str, float]()
-    with _moto() as (store, pid):
+    with moto() as (store, pid):
         for kind in ("parquet", "delta", "s3"):
             seconds = []
             for tasks in (1, 2):
@@ -95,8 +95,8 @@ def _there(place: Place, kind: str, prefix: str, store: dict[str, str]) -> int:
 
 
 @contextmanager
-def _moto() -> Iterator[tuple[dict[str, str], int]]:
-    """Settings of a moto with the bucket, and its process id."""
+def moto() -> Iterator[tuple[dict[str, str], int]]:
+    """Gives settings of a moto with the bucket, and its process id."""
     port = free_port()
     store: dict[str, Any] = {
         "endpoint-url": f"http://127.0.0.1:{port}",

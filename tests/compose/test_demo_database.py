@@ -10,8 +10,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from benchmarks.postgres_server import PostgresServer
 from tests.connectors.conftest import postgres  # noqa: F401 - a fixture
-from tests.connectors.postgres import PostgresServer
 
 SCRIPT = Path(__file__).parents[2] / "compose" / "demo-database.sh"
 PASSWORD = r"hush 'quoted' \1 $HOME \"x\""

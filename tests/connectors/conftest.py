@@ -15,20 +15,20 @@ from tests.connectors.redis_entries import Memory
 
 if TYPE_CHECKING:
     from benchmarks.kafka_server import KafkaServer
+    from benchmarks.postgres_server import PostgresServer
     from tests.connectors.iceberg_lake import Lake
     from tests.connectors.iceberg_server import IcebergServer
     from tests.connectors.kafka import Kafka
     from tests.connectors.mariadb import MariadbServer
     from tests.connectors.mariadb_database import MyDatabase
     from tests.connectors.moto_server import MotoServer
-    from tests.connectors.postgres import PostgresServer
     from tests.connectors.postgres_database import Database
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The session's one PostgreSQL."""
-    from tests.connectors.postgres import PostgresServer
+    from benchmarks.postgres_server import PostgresServer
 
     server = PostgresServer().create().start()
     yield server

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg2
 
-from tests.connectors.postgres import PostgresServer
+from benchmarks.postgres_server import PostgresServer
 from tests.delivery.fakes import wait_for
 
 _NUMBERS = itertools.count()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.connectors.postgres.connector import PostgresDestination
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.delivery.engine import deliver
@@ -16,7 +17,6 @@ from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.topology import Delivery
-from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database
 from tests.delivery.fakes import FakePort, work_of
 

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
+from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.postgres import slot as postgres_slot
 from conduit_tasks.connectors.postgres.connector import PostgresSource
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
-from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database
 from tests.connectors.postgres_reading import drain, read, source
 from tests.delivery.fakes import wait_for

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 
+from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.micro_batches import MicroBatches
@@ -23,7 +24,6 @@ from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.pipeline.load import get_pipeline
-from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database, database
 from tests.micro_batch.endings import end_at, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline

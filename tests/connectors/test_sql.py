@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.engine import deliver
@@ -19,7 +20,6 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.settings import settings as installation
 from conduit_tasks.topology import Delivery
-from tests.connectors.postgres import PostgresServer
 from tests.delivery.fakes import FakePort, work_of
 
 ORIGIN = Origin("p", "src", "")

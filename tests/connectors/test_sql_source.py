@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.postgres.connector import PostgresSource
@@ -19,7 +20,6 @@ from conduit_tasks.connectors.sql.connector import SqlSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
-from tests.connectors.postgres import PostgresServer
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
 
 ORIGIN = Origin("p", "in", "")

@@ -1,4 +1,4 @@
-"""A real PostgreSQL of our own: Debian's binaries, a temporary folder, a free port of the loopback."""
+"""A real PostgreSQL of our own for tests and benchmarks: Debian's binaries, a temporary folder, a free port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def binaries() -> Path:
             return folder
     found = shutil.which("initdb")
     if found is None:
-        raise RuntimeError("the tests of sql and postgres need PostgreSQL's server: apt-get install postgresql")
+        raise RuntimeError(
+            "tests and benchmarks of sql and postgres need PostgreSQL's server: apt-get install postgresql"
+        )
     return Path(found).parent
 
 
