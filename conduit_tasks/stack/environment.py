@@ -37,6 +37,10 @@ def load_secrets(layout: Layout) -> dict[str, str]:
     return known
 
 
+BUNDLE = {"name": "dags-folder", "classpath": "conduit_tasks.airflow.bundle.PipelineBundle", "kwargs": {}}
+"""Airflow's bundle of the folder of DAGs, by the name that it has by default."""
+
+
 def component_environment(layout: Layout, api_url: str, redis_url: str, connect_url: str = "") -> dict[str, str]:
     """Returns this process's environment with ours added; a user's `AIRFLOW__*` wins unless we rely on the setting.
 
@@ -100,8 +104,13 @@ def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
-        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        # Our DAG files are parsed when a pipeline file has changed; own ones, which may read them too, every half minute.
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([BUNDLE]),
+        "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+        # It says at each look which files it has found: 20 MB a day.
+        "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.dag_processing.manager=WARNING",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -142,47 +142,17 @@ def only_stack() -> Iterator[Stack]:
     # Of its own: another stack, which starts at the same moment, would find the same usual ones free.
     for server in ("API", "SPARK_CONNECT", "GATEWAY"):
         environment[f"CONDUIT_{server}_PORT"] = str(free_port())
-    # Airflow reads its DAG files when it is asked to: every few seconds, that is half of what an idle one costs.
-    environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "20"
     own = Stack(home, environment)
-    ended = threading.Event()
-    looking = threading.Thread(target=read_when_changed, args=(own, ended))
     try:
         own.conduit("stack", "up", "--timeout", str(PATIENCE))
-        looking.start()
         yield own
     finally:
-        ended.set()
-        if looking.ident:
-            looking.join()
         for client in own.clients.values():
             client.__exit__(None, None, None)
         # Not by `down`, which waits for the pipelines: nobody needs what is in flight.
         for process in reversed(own.state.processes.values()):
             processes.stop(process, timeout=0)
         shutil.rmtree(home, ignore_errors=True)
-
-
-def read_when_changed(stack: Stack, ended: threading.Event) -> None:
-    """Asks Airflow to read its DAG files again whenever a pipeline file has come, changed or gone."""
-
-    def seen() -> list[tuple[str, int]]:
-        with suppress(FileNotFoundError):
-            return sorted((str(p), p.stat().st_mtime_ns) for p in stack.pipelines())
-        return []
-
-    before = seen()
-    while not ended.wait(0.2):
-        if (now := seen()) == before:
-            continue
-        # A stack that is down reads them by itself.
-        with suppress(Exception), stack.api() as api:
-            known = api.request("GET", "/dags", params={"limit": 1})["dags"]
-            for dag in known:
-                api.request("PUT", f"/parseDagFile/{dag['file_token']}")
-            if not known:
-                (stack.home / "dags" / "conduit.py").touch()
-        before = now
 
 
 @dataclass

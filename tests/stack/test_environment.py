@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import sqlite3
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.airflow.bundle import PipelineBundle
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack import connect, sqlite
@@ -55,6 +57,14 @@ def test_what_the_user_set_of_airflow_wins_where_we_do_not_rely_on_it(
     assert env["AIRFLOW__API__PORT"] == "8099"
     assert env["CONDUIT_SPOOL"] == "s3://bucket"
     assert env["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
+
+
+def test_the_folder_of_dags_is_a_bundle_that_knows_of_pipeline_files(layout: Layout) -> None:
+    env = component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
+    (bundle,) = json.loads(env["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+    # By Airflow's own name: what it knows of DAGs stays what it is.
+    assert bundle["name"] == "dags-folder"
+    assert pkgutil.resolve_name(bundle["classpath"]) is PipelineBundle
 
 
 SAYS_TIMEOUTS = """
