@@ -52,7 +52,7 @@ def test_files_of_ours_are_young_after_a_pipeline_file_has_come_changed_or_gone(
     for make in (
         lambda: change("p.yaml"),
         lambda: change("q.yml"),
-        lambda: (folder / "q.yml").unlink(),
+        (folder / "q.yml").unlink,
         lambda: (folder / "p.yaml").rename(folder / "r.yaml"),
     ):
         assert touched(bundle) == set()
