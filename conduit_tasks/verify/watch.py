@@ -43,7 +43,9 @@ class Watch:
         self.guards = Guards(scenario.seed, found, raw, lambda: world.redis_full)
         self._looked = 0
         self._index: dict[tuple[str, str], int] = {}
-        self._voted: dict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
+        self._voted: dict[tuple[str, int], set[tuple[int, int, int]]] = defaultdict(set)
+        self._merged: dict[tuple[str, int], int] = defaultdict(int)
+        """Destination, micro-batch → how often one task took over from several: records are numbered anew."""
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
@@ -221,10 +223,10 @@ class Watch:
     def _voting(
         self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, *, shard: int = 0, **__: Any
     ) -> None:
-        at = first
+        at, merged = first, self._merged[destination, m]
         for kind, count in votes:
             if kind == "n":
-                self._voted[destination, m].update((shard, n) for n in range(at, at + count))
+                self._voted[destination, m].update((merged, shard, n) for n in range(at, at + count))
             at += count
 
     def _storing(self, store: Any, letters: Sequence[Any]) -> None:
@@ -281,6 +283,7 @@ class Watch:
     def _merging(self, _: Any, destination: str, m: int, __: int, confirmed: Any, ___: Any) -> None:
         """Notes what several tasks have confirmed of a micro-batch that one task finishes."""
         self._given[destination, m] = confirmed
+        self._merged[destination, m] += 1
 
     def _settled_again(self, _: Any, destination: str, *__: Any, dead: Sequence[Any] = (), **___: Any) -> None:
         """Checks invariant 8 for what was sent again."""
