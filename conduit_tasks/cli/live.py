@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WINDOW = 10.0
 """Seconds over which a rate is taken."""
+NAMED = 3
+"""Nodes that wait for the bottleneck, of which the names are told."""
 BAR = 24
 """Width of a bar in characters."""
 
@@ -47,7 +49,7 @@ class Course:
         self._looks: deque[tuple[float, dict[str, int]]] = deque()
 
     def look(self, found: Mapping[str, Any]) -> list[Line]:
-        """Returns a line per source and destination, compared with the earlier looks."""
+        """Returns a line per source, the processors and each destination, compared with the earlier looks."""
         read, at = int(found["totals"].get("read", 0)), float(found["at"])
         under_way = (found["unsealed"] or {}).get("sources", {})
         done: dict[str, int] = {}
@@ -55,13 +57,17 @@ class Course:
         notes: dict[str, str] = {}
         for s in found["sources"]:
             node, now = str(Node.source(s["id"])), under_way.get(s["id"], {"planned": 0, "staged": 0})
-            done[node] = s["read"] + now["staged"]
+            done[node] = s["done"]
             goals[node] = (
                 None if now["planned"] is None and not now["staged"] else s["read"] + (now["staged"] or now["planned"])
             )
+        if found["processors"]:
+            done["processors"] = found["processors"]["done"]
+            busy = "processors" in (found["unsealed"] or {}).get("missing", ())
+            goals["processors"] = None if busy else done["processors"]
         for d in found["destinations"]:
             node = str(Node.destination(d["id"]))
-            done[node], goals[node] = read - d["lag"]["records"], read
+            done[node], goals[node] = d["done"], read
             notes[node] = _note(d)
         for node, n in done.items():
             self._first.setdefault(node, n)
@@ -131,7 +137,8 @@ def drawn(found: Mapping[str, Any], lines: list[Line], tasks: Mapping[str, str])
             Text(cell(tasks.get(line.node, "")), style="dim"),
             Text(cell(line.note), style="dim"),
         )
-    return Group(Text(headline(found), style="bold"), table)
+    # The line is there whether there is a bottleneck or not, so that nothing below it moves.
+    return Group(Text(headline(found), style="bold"), Text(bottleneck(found), style="yellow"), table)
 
 
 def headline(found: Mapping[str, Any]) -> str:
@@ -142,6 +149,16 @@ def headline(found: Mapping[str, Any]) -> str:
     if found["error"]:
         said += f"; first error: {found['error']['node']}: {found['error']['error']}"
     return cell(said)
+
+
+def bottleneck(found: Mapping[str, Any]) -> str:
+    """Returns one line: the bottleneck, why it is one, and who waits for it; empty if there is none."""
+    if not (said := found["bottleneck"]):
+        return ""
+    names = said["waiting"]
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    waits = f"; {', '.join(names[:NAMED])}{more} {'waits' if len(names) == 1 else 'wait'} for it" if names else ""
+    return cell(f"bottleneck: {said['node'] or found['pipeline']}: {said['why']}{waits}")
 
 
 def lasting(seconds: float) -> str:

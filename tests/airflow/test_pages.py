@@ -9,49 +9,22 @@ import asyncio
 import json
 import math
 import os
-import socket
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.redis_client.script import Script, load
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers, site
 from tests.browser import Tab, browser, tab_of
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers"]
+__all__ = ["airflow", "browser", "delivered", "receivers", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 LOOK = os.environ.get("CONDUIT_TEST_LOOK", "")
 """A folder to which pictures of what was tested are written, for eyes."""
-
-
-@pytest.fixture
-def site(home: Path, airflow: Airflow) -> Iterator[str]:
-    """The address of the plugin's own app, served; whoever asks is signed in."""
-    import uvicorn
-    from airflow.api_fastapi.core_api.security import get_user
-    from fastapi import FastAPI
-
-    from conduit_tasks.airflow.api.app import app
-
-    app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
-    outer = FastAPI()
-    outer.mount("/conduit", app)
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(outer, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(60)
-    listening.close()
-    app.dependency_overrides.clear()
 
 
 @pytest.fixture

@@ -152,8 +152,8 @@ def test_rate_and_time_left_are_those_since_the_view_began(delivered: None) -> N
     course.look(found)
     # Ten seconds later there are 100 more, of which 40 are delivered, and a micro-batch of 50 is being read
     found["totals"]["read"] += 100
-    found["sources"][0]["read"] += 100
-    found["destinations"][0]["lag"] |= {"records": 60, "age": 75.0}
+    found["sources"][0] |= {"read": 130, "done": 130}
+    found["destinations"][0] |= {"done": 70, "lag": {"records": 60, "age": 75.0}}
     found["unsealed"] = {"number": 2, "missing": ["sources.in"], "sources": {"in": {"planned": 50, "staged": 0}}}
     found["at"] = at + 10
     source, out = course.look(found)
