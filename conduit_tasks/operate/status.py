@@ -62,7 +62,7 @@ def described(pipeline: Pipeline, seen: Look) -> dict[str, Any]:
         "held": room_left(pipeline, lowest, seen.at, pipeline.micro_batch) is None,
         "totals": seen.totals,
         "dead_before_fan_out": seen.dead,
-        "holders": {node: asdict(holder) for node, holder in seen.holders.items()},
+        "holders": {str(node): asdict(holder) for node, holder in seen.holders.items()},
         "sources": [_source(s, seen) for s in pipeline.sources],
         "processors": _processors(seen) if pipeline.processors else None,
         "destinations": [_destination(d, seen) for d in pipeline.destinations],

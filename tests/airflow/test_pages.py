@@ -74,9 +74,10 @@ async def picture(tab: Tab, name: str) -> None:
 
 
 def test_charts_show_what_happened_are_zoomed_and_read_by_the_keyboard_and_have_a_table(
-    site: str, browser: str, delivered: None, sample: Script
+    site: str, browser: str, delivered: None, sample: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history(sample)
+    monkeypatch.setattr("conduit_tasks.airflow.api.live.CURVES", 1.0)
     asyncio.run(_charts(site, browser))
 
 
@@ -145,7 +146,7 @@ async def _charts(site: str, browser: str) -> None:
             "new PerformanceObserver((list) => list.getEntries().forEach((one) => { window.shift += one.value; }))"
             ".observe({type: 'layout-shift', buffered: false}),"
             "new MutationObserver(() => { window.drawn += 1; })"
-            ".observe(document.querySelector('#page'), {childList: true})"
+            ".observe(document.querySelector('#t-lag'), {childList: true, subtree: true})"
         )
         await tab.until("window.drawn >= 2")
         assert not await tab.js("document.querySelector('#zoom-all').disabled")
