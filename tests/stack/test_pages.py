@@ -131,7 +131,7 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         await tab.until("/2 sealed/.test(document.querySelector('.flow').textContent)")
         # All of it by a stream, behind Airflow's own sign-in and middleware
         assert any("/shown/live?" in url for url in tab.requests)
-        assert not any(url.endswith(("/shown", "/shown/topology")) for url in tab.requests)
+        assert not any(url.endswith(("/pipelines/shown", "/pipelines/shown/topology")) for url in tab.requests)
         await tab.until("document.querySelector('#front').textContent.includes('all of it is done')")
         assert await tab.js("window.same")
 
