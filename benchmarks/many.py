@@ -2,7 +2,8 @@
 
 Everything runs in this process, without Spark: few events, because the cost of a destination and of a pipeline is asked
 for, not that of an event. Commands are those that clients sent (MONITOR); CPU is that of the Redis process. "Page" is
-what the page of a pipeline asks for; "list" and "metrics" are of all pipelines.
+what the page of a pipeline begins with, "tick" a look of its stream, and "curves" what its charts get now and then;
+"list" and "metrics" are of all pipelines.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,10 @@ from benchmarks.place import PIPELINE, Place, serving
 from benchmarks.tables import Figure, Result
 from benchmarks.three import source, to_file
 from conduit_tasks.airflow.api import overview
+from conduit_tasks.airflow.api.live import event
+from conduit_tasks.airflow.api.series import drawn
+from conduit_tasks.broker.access import Access
+from conduit_tasks.broker.series import FINE
 from conduit_tasks.micro_batch import context
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import Context, opened
@@ -33,12 +39,15 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.operate.status import snapshot
 from conduit_tasks.pipeline.load import get_pipeline, load_folder
+from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Pipeline
 
 WAIT = 20.0
 SHOWN = 1.0
 """Seconds that a page may take (DESIGN "Figures to reach")."""
+TICK = 0.3
+"""Seconds that a look of a stream may take, which comes each second."""
 
 
 def here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
@@ -88,7 +97,11 @@ def wide(place: Place, events: Path, destinations: int) -> dict[str, Any]:
             one_run(timed, get_pipeline(PIPELINE), "first")
         pipeline = get_pipeline(PIPELINE)
         timed("status", lambda: snapshot(PIPELINE))
-        timed("page", lambda: (overview.details(pipeline), overview.topology(pipeline)))
+        timed("page", lambda: event("look", {**overview.glimpse(pipeline), "graph": overview.topology(pipeline)}))
+        with closing(connect(settings())) as own:
+            access = Access(PIPELINE, own)
+            timed("tick", lambda: event("look", overview.seen(pipeline, access)))
+            timed("curves", lambda: event("series", drawn(access, pipeline, FINE.span, 8)))
         done = {d["delivered"] for d in snapshot(PIPELINE)["destinations"]}
         held = sum(state(client).values())
     return {**timed.seconds, "commands": sum(sent.values()), "bytes": held, "done": done}
@@ -165,7 +178,7 @@ def run(place: Place, events: int, destinations: Sequence[int], pipelines: Seque
     for n, found in one.items():
         if found["done"] != {events}:
             raise SystemExit(f"{n} destinations: {found['done']} of {events} were delivered")
-    steps = ("plan", "read and seal", "deliver", "ack", "status", "page")
+    steps = ("plan", "read and seal", "deliver", "ack", "status", "page", "tick", "curves")
     rows: list[list[object]] = [
         [f"{n} destinations", *(round(found[step], 3) for step in steps), found["commands"], found["bytes"]]
         for n, found in one.items()
@@ -173,7 +186,7 @@ def run(place: Place, events: int, destinations: Sequence[int], pipelines: Seque
     most, crowded = max(one), max(all_of)
     figures = [
         *(
-            Figure(f"{most} destinations: {step}", one[most][step], "≤", SHOWN, " s")
+            Figure(f"{most} destinations: {step}", one[most][step], "≤", TICK if step == "tick" else SHOWN, " s")
             for step in steps
             if step != "deliver"
         ),

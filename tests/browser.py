@@ -34,6 +34,8 @@ class Tab:
         self._socket, self._number = socket, 0
         self.errors: list[str] = []
         """What the pages wrote to the console as an error, and exceptions that nobody caught."""
+        self.requests: list[str] = []
+        """Addresses that the pages asked for."""
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
@@ -53,6 +55,8 @@ class Tab:
             self.errors.append(json.dumps(about["exceptionDetails"])[:500])
         elif said.get("method") == "Runtime.consoleAPICalled" and about["type"] in ("error", "assert"):
             self.errors.append(json.dumps(about["args"])[:500])
+        elif said.get("method") == "Network.requestWillBeSent":
+            self.requests.append(about["request"]["url"])
         elif said.get("method") == "Log.entryAdded" and about["entry"]["level"] == "error":
             self.errors.append(json.dumps(about["entry"])[:500])
 

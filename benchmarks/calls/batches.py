@@ -141,7 +141,7 @@ def staged() -> Call:
 def restaged() -> Call:
     return Call(
         {
-            **{"pipeline": K.pipeline, "micro_batch": K.micro_batch(2)},
+            **{"pipeline": K.pipeline, "micro_batch": K.micro_batch(2), "totals": K.totals},
             "each": [K.lease("sources.a"), K.index("a"), K.planned("a"), K.destination("x"), K.ack("a")],
         },
         {

@@ -50,21 +50,7 @@ class Breakers:
         if options is None:
             return None
         text, (secs, micros) = self._access.read(("HGET", self._keys.destination(destination), "breaker"), ("TIME",))
-        if not text:
-            return None
-        kept = orjson.loads(text)
-        until = seconds(kept.get("until"))
-        left = 0.0 if until is None else max(0.0, until - int(secs) - int(micros) / 1e6)
-        return BreakerState(
-            failures=int(kept["failures"]),
-            error=kept["error"],
-            opened=int(kept.get("opened", 0)),
-            tried=int(kept.get("tried", 0)),
-            since=seconds(kept.get("since")),
-            until=until,
-            # A server whose clock went back would keep it open for as long.
-            left=min(left, max(options.pause_max, options.asked_max)),
-        )
+        return breaker_state(text, options, int(secs) + int(micros) / 1e6)
 
     def waits(self, destination: str, options: Breaker | None) -> BreakerState | None:
         """Returns the state of a breaker that is open, and whose pause is not over."""
@@ -116,6 +102,24 @@ class Breakers:
             "lease": self._keys.lease(Node.destination(destination)),
             "destination": self._keys.destination(destination),
         }
+
+
+def breaker_state(text: str | None, options: Breaker | None, now: float) -> BreakerState | None:
+    """Reads what is kept of a breaker; None if there is nothing, or no breaker. `now`: by the server's clock."""
+    if not text or options is None:
+        return None
+    kept = orjson.loads(text)
+    until = seconds(kept.get("until"))
+    return BreakerState(
+        failures=int(kept["failures"]),
+        error=kept["error"],
+        opened=int(kept.get("opened", 0)),
+        tried=int(kept.get("tried", 0)),
+        since=seconds(kept.get("since")),
+        until=until,
+        # A server whose clock went back would keep it open for as long.
+        left=min(max(0.0, (until or 0.0) - now), max(options.pause_max, options.asked_max)),
+    )
 
 
 @dataclass(frozen=True)

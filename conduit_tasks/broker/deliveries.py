@@ -11,6 +11,7 @@ import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access, error_json, seconds, stored_error
+from conduit_tasks.broker.backlogs import beyond
 from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.ranges import MOST, RangeSet
@@ -75,21 +76,7 @@ class Deliveries:
     def backlog(self, destinations: Sequence[str]) -> Backlog:
         """Returns the backlog: everything sealed beyond the lowest cursor of these destinations (C13)."""
         sealed, *cursors = self.cursors(destinations)
-        pending = range(min(cursors, default=sealed) + 1, sealed + 1)
-        *found, (secs, _) = self._access.read(
-            *(("HMGET", self._keys.micro_batch(m), "total", "bytes", "sealed_at") for m in pending), ("TIME",)
-        )
-        oldest = [int(at) / 1e6 for _, _, at in found if at]
-        if oldest and oldest[0] > int(secs) + 1:
-            # The server's clock went back: until it has caught up, they would have no age.
-            self._access.not_ahead(*((self._keys.micro_batch(m), "sealed_at", "") for m in pending))
-            oldest[0] = float(secs)
-        return Backlog(
-            records=sum(int(total or 0) for total, _, _ in found),
-            bytes=sum(int(size or 0) for _, size, _ in found),
-            oldest_sealed_at=oldest[0] if oldest else None,
-            micro_batches=len(pending),
-        )
+        return beyond(self._access, sealed, [min(cursors, default=sealed)])[0]
 
     def waiting_for(self, destination: str) -> float:
         """Returns the seconds since the oldest micro-batch that this destination has not confirmed was planned, sealed

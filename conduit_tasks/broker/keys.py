@@ -54,7 +54,8 @@ class Keys:
 
     @property
     def totals(self) -> str:
-        """hash: `<node>/read`, `/filtered`, `/nacked` over everything sealed. Pipeline."""
+        """hash: read, bytes, filtered, nacked, and `<node>/read`, `/filtered`, `/nacked`, over everything sealed.
+        Pipeline."""
         return self._tag + "totals"
 
     @property

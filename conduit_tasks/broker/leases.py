@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,8 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld, Terminated, Unavailable
 
+HELD = ("owner", "until", "ttl")
+"""Fields of a lease hash that `free_in` takes."""
 _POLL = 0.2
 """Seconds between two attempts to acquire a lease that is held: its holder may release it early."""
 
@@ -139,15 +142,8 @@ class Leases:
 
     def held_for(self, node: str) -> float:
         """Returns the seconds until a held lease would be free, grace included; 0 if it is free. Acquires nothing."""
-        lease, (secs, micros) = self._access.read(("HMGET", self._keys.lease(node), "owner", "until", "ttl"), ("TIME",))
-        owner, until, ttl = lease
-        if not owner:
-            return 0.0
-        left = int(until) / 1e6 - (int(secs) + int(micros) / 1e6)
-        if left > int(ttl or 0) / 1e6:
-            # The server's clock went back: only `acquire` can make the lease count from now on, so let it be called.
-            return 0.0
-        return max(0.0, left + self._access.lease_grace)
+        lease, (secs, micros) = self._access.read(("HMGET", self._keys.lease(node), *HELD), ("TIME",))
+        return free_in(lease, int(secs) + int(micros) / 1e6, self._access.lease_grace)
 
     def attempt(self, node: str, destination: str, token: int, shard: int | None = None) -> Attempt:
         """Begins an executor's attempt at the work of the driver that holds the lease under `token` (invariant 4), or
@@ -201,3 +197,15 @@ class Leases:
         ttl, _, attempts = self._access.run(scripts.RENEW, keys, token=token)
         ttl_s = int(ttl) / 1e6
         return Lease(self._access, node, token, attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
+
+
+def free_in(lease: Sequence[str | None], now: float, grace: float) -> float:
+    """Returns the seconds until a lease is free, grace included; 0 if it is. `lease`: its `HELD` fields."""
+    owner, until, ttl = lease
+    if not owner:
+        return 0.0
+    left = int(until or 0) / 1e6 - now
+    if left > int(ttl or 0) / 1e6:
+        # The server's clock went back: only `acquire` can make the lease count from now on, so let it be called.
+        return 0.0
+    return max(0.0, left + grace)

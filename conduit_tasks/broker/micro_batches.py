@@ -179,6 +179,7 @@ class MicroBatches:
             {
                 "pipeline": self._keys.pipeline,
                 "micro_batch": self._keys.micro_batch(m),
+                "totals": self._keys.totals,
                 "each": [
                     *map(self._keys.lease, nodes),
                     *map(self._keys.index, [*gone, *stay]),

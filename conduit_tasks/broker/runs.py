@@ -157,7 +157,7 @@ class Runs:
             # The server's clock went back: a killed node would count as at work until it has caught up.
             self._access.not_ahead(*ahead)
             both, now = self._of_both()
-        of, before = (_course(of, now / 1e6) for of in both)
+        of, before = (course_of(of, now / 1e6) for of in both)
         return of, before
 
     def _of_both(self) -> tuple[list[dict[str, str]], int]:
@@ -201,7 +201,8 @@ def _ahead(found: Mapping[str, str], now: int) -> list[tuple[str, str]]:
     return [(name, most) for name, most in times if int(found[name]) > now + int(found.get(most, 0))]
 
 
-def _course(found: Mapping[str, str], now: float) -> UnderWay | None:
+def course_of(found: Mapping[str, str], now: float) -> UnderWay | None:
+    """Reads the stored fields of a run; None if there is none. `now`: by the server's clock."""
     if "run" not in found:
         return None
     return UnderWay(

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 WINDOW = 10.0
 """Seconds over which a rate is taken."""
+NAMED = 3
+"""Nodes that wait for the bottleneck, of which the names are told."""
 BAR = 24
 """Width of a bar in characters."""
+WIDE = 110
+"""Columns of a terminal that has room for whole bars and for notes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Course:
         self._looks: deque[tuple[float, dict[str, int]]] = deque()
 
     def look(self, found: Mapping[str, Any]) -> list[Line]:
-        """Returns a line per source and destination, compared with the earlier looks."""
+        """Returns a line per source, the processors and each destination, compared with the earlier looks."""
         read, at = int(found["totals"].get("read", 0)), float(found["at"])
         under_way = (found["unsealed"] or {}).get("sources", {})
         done: dict[str, int] = {}
@@ -55,13 +59,17 @@ class Course:
         notes: dict[str, str] = {}
         for s in found["sources"]:
             node, now = str(Node.source(s["id"])), under_way.get(s["id"], {"planned": 0, "staged": 0})
-            done[node] = s["read"] + now["staged"]
+            done[node] = s["done"]
             goals[node] = (
                 None if now["planned"] is None and not now["staged"] else s["read"] + (now["staged"] or now["planned"])
             )
+        if found["processors"]:
+            done["processors"] = found["processors"]["done"]
+            busy = "processors" in (found["unsealed"] or {}).get("missing", ())
+            goals["processors"] = None if busy else done["processors"]
         for d in found["destinations"]:
             node = str(Node.destination(d["id"]))
-            done[node], goals[node] = read - d["lag"]["records"], read
+            done[node], goals[node] = d["done"], read
             notes[node] = _note(d)
         for node, n in done.items():
             self._first.setdefault(node, n)
@@ -94,7 +102,8 @@ class View:
 
     def show(self, found: Mapping[str, Any], tasks: Mapping[str, str] | None = None) -> None:
         """Draws the pipeline as it is now. `tasks`: node → state of its task in Airflow."""
-        self._live.update(drawn(found, self._course.look(found), tasks or {}), refresh=True)
+        lines, width = self._course.look(found), self._live.console.width
+        self._live.update(drawn(found, lines, tasks or {}, width), refresh=True)
 
 
 @contextmanager
@@ -106,21 +115,24 @@ def viewing(console: Console, *, stays: bool = False) -> Iterator[View]:
         yield View(live)
 
 
-def drawn(found: Mapping[str, Any], lines: list[Line], tasks: Mapping[str, str]) -> RenderableType:
-    """Returns what a terminal shows: what the pipeline is doing, and a line per node."""
+def drawn(found: Mapping[str, Any], lines: list[Line], tasks: Mapping[str, str], width: int) -> RenderableType:
+    """Returns what a terminal of this width shows: what the pipeline is doing, who waits for whom, and a line per node.
+    In a narrow one bars are short, and notes make room for figures."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2))
+    narrow = width < WIDE
+    table = Table.grid(padding=(0, 1 if narrow else 2))
     for right in (False, False, True, True, True, False, False):
         table.add_column(justify="right" if right else "left", no_wrap=True)
     for line in lines:
         # A bar without a goal moves to and fro; one with nothing to do is full.
         total = None if line.goal is None else float(max(line.goal, 1))
+        size, pulse = BAR // 4 if narrow else BAR, line.goal is None
         bar = ProgressBar(
-            total, float(line.done if line.goal else 1), width=BAR, pulse=line.goal is None, animation_time=found["at"]
+            total, float(line.done if line.goal else 1), width=size, pulse=pulse, animation_time=found["at"]
         )
         table.add_row(
             Text(cell(line.node), style="bold"),
@@ -129,9 +141,11 @@ def drawn(found: Mapping[str, Any], lines: list[Line], tasks: Mapping[str, str])
             "" if line.rate is None else f"{line.rate:,.0f}/s",
             "" if line.left is None or not line.left else f"{lasting(line.left)} left",
             Text(cell(tasks.get(line.node, "")), style="dim"),
-            Text(cell(line.note), style="dim"),
+            Text("" if narrow and tasks else cell(line.note), style="dim"),
         )
-    return Group(Text(headline(found), style="bold"), table)
+    # The line is there whether there is a bottleneck or not, so that nothing below it moves.
+    first = Text(bottleneck(found), style="yellow", no_wrap=True, overflow="ellipsis")
+    return Group(Text(headline(found), style="bold"), first, table)
 
 
 def headline(found: Mapping[str, Any]) -> str:
@@ -142,6 +156,16 @@ def headline(found: Mapping[str, Any]) -> str:
     if found["error"]:
         said += f"; first error: {found['error']['node']}: {found['error']['error']}"
     return cell(said)
+
+
+def bottleneck(found: Mapping[str, Any]) -> str:
+    """Returns one line: the bottleneck, why it is one, and who waits for it; empty if there is none."""
+    if not (said := found["bottleneck"]):
+        return ""
+    names = said["waiting"]
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    waits = f"; {', '.join(names[:NAMED])}{more} {'waits' if len(names) == 1 else 'wait'} for it" if names else ""
+    return cell(f"bottleneck: {said['node'] or found['pipeline']}: {said['why']}{waits}")
 
 
 def lasting(seconds: float) -> str:

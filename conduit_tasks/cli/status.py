@@ -11,6 +11,7 @@ import typer
 
 from conduit_tasks.broker.breakers import BreakerState
 from conduit_tasks.cli.arguments import Pipeline
+from conduit_tasks.cli.live import bottleneck
 from conduit_tasks.cli.output import Format, note, print_json, print_table
 
 PAUSE = 2.0
@@ -82,6 +83,8 @@ def _print(found: dict[str, Any]) -> None:
         print(
             f"micro-batch {found['unsealed']['number']} is open, waiting for {', '.join(found['unsealed']['missing'])}"
         )
+    if found["bottleneck"]:
+        print(bottleneck(found))
     print()
     for s in found["sources"]:
         if s["skipped"]:

@@ -112,7 +112,8 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     out.hashes |= lost_exceptions(
         pipeline, broker, {name: out.hashes[keys.destination(name)] for name in out.delivered}
     )
-    out.hashes[keys.totals] = _totals(marks, manifests)
+    out.hashes[keys.totals] = totals = _totals(marks, manifests)
+    _sum_up(out, broker, manifests, totals)
     return out
 
 
@@ -230,6 +231,15 @@ def _micro_batch(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> 
     }
 
 
+def _sum_up(out: Rebuilt, broker: Broker, manifests: dict[int, SealedManifest], totals: Fields) -> None:
+    """Notes in each micro-batch, as `seal` does, what was sealed up to it."""
+    records, size = int(totals.get("read", 0)), int(totals.get("bytes", 0))
+    for m in sorted(manifests, reverse=True):
+        fields = out.hashes[broker.keys.micro_batch(m)]
+        fields |= {"upto": str(records), "upto_bytes": str(size)}
+        records, size = records - int(fields["total"]), size - int(fields["bytes"])
+
+
 def _matched(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> dict[str, int]:
     """Returns the matched counts under the present ids: a destination may have been renamed since."""
     ids = {known_as(spool, pipeline.id, d.id, manifest.matched): d.id for d in pipeline.destinations}
@@ -290,6 +300,7 @@ def _totals(marks: dict[str, Mark], manifests: dict[int, SealedManifest]) -> Fie
     counted = counts.pop(SEALED, 0)
     for manifest in (manifest for m, manifest in manifests.items() if m > counted):
         counts += Counter(read=manifest.total, filtered=manifest.filtered, nacked=manifest.nacked)
+        counts["bytes"] += sum(file.bytes for file in manifest.files)
         for s in manifest.slices:
             counts[f"{Node.source(s.source)}/read"] += s.records
     return {name: str(n) for name, n in counts.items()}

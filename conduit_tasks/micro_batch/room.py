@@ -10,7 +10,8 @@ from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.topology import Limits
 
 if TYPE_CHECKING:
-    pass
+    from conduit_tasks.broker.state import Backlog
+    from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,15 @@ def room_for(context: Context, overrides: Mapping[str, int] | None) -> Limits | 
         records = _least(records, overrides.get("max-records"))
         size = _least(size, overrides.get("max-bytes"))
     backlog = context.broker.deliveries.backlog([d.id for d in pipeline.destinations])
-    budget = pipeline.lag_budget
+    return room_left(pipeline, backlog, context.broker.access.now(), Limits(records, size))
+
+
+def room_left(pipeline: Pipeline, backlog: Backlog, now: float, limits: Limits) -> Limits | None:
+    """Returns what of these limits the lag budget lets be read (C13); None: it is used up. `now`: server's clock."""
+    records, size, budget = limits.records, limits.bytes, pipeline.lag_budget
     if budget is None:
         return None if backlog.micro_batches else Limits(records, size)
-    if budget.age is not None and backlog.age(context.broker.access.now()) > budget.age:
+    if budget.age is not None and backlog.age(now) > budget.age:
         return None
     if budget.records is not None:
         left = budget.records - backlog.records

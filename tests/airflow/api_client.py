@@ -3,6 +3,8 @@ what."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from tests.faults.conftest import receivers
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered", "receivers", "site"]
 
 PIPELINE = """
 version: "2.2"
@@ -83,6 +85,29 @@ def api(home: Path, airflow: Airflow) -> Iterator[Any]:
     app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
     with TestClient(app) as client:
         yield client
+    app.dependency_overrides.clear()
+
+
+@pytest.fixture
+def site(home: Path, airflow: Airflow) -> Iterator[str]:
+    """The address of the plugin's own app, served; whoever asks is signed in."""
+    import uvicorn
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi import FastAPI
+
+    from conduit_tasks.airflow.api.app import app
+
+    app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
+    outer = FastAPI()
+    outer.mount("/conduit", app)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(outer, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(60)
+    listening.close()
     app.dependency_overrides.clear()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from conduit_tasks.topology import Breaker
 from tests.airflow.api_client import ASK, Airflow, airflow, api, broker_of, delivered, receivers
+from tests.micro_batch.harness import write_pipeline
 
 __all__ = ["airflow", "api", "delivered", "receivers"]
 
@@ -26,6 +28,7 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
         "/dead-letters",
         "/issues",
         "/series",
+        "/live",
         "/positions",
         "/error",
         "/destinations",
@@ -69,6 +72,48 @@ def test_an_error_is_quoted_to_who_may_read_logs_only(api: Any, airflow: Airflow
     found = api.get("/v1/pipelines/p/error").json()["error"]
     assert found["node"] == "destinations.web"
     assert "logs" in found["error"]
+
+
+def test_what_opened_a_breaker_is_quoted_to_who_may_read_logs_only(
+    api: Any, airflow: Airflow, delivered: None, home: Path
+) -> None:
+    text = (home / "include" / "pipelines" / "p.yaml").read_text()
+    breaker = "delivery: {timeout: 20s, breaker: {failures: 1}}"
+    write_pipeline(home, "p", text.replace("delivery: {timeout: 20s}", breaker))
+    broker, options = broker_of("p"), Breaker(failures=1, pause=60.0)
+    with broker.leases.acquire("destinations.web", "run") as lease:
+        broker.breakers.trip(
+            *("web", lease.token, "1", options),
+            **{"failures": 1, "anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503 token abc"},
+        )
+    for logs in (True, False):
+        airflow.logs = logs
+        said = api.get("/v1/pipelines/p")
+        assert ("token abc" in said.text) is logs
+        (web,) = [d for d in said.json()["destinations"] if d["id"] == "web"]
+        assert web["breaker"]["opened"] == 1
+
+
+def test_a_run_of_another_dag_that_holds_a_lease_is_named_to_who_may_see_that_dag(
+    api: Any, airflow: Airflow, delivered: None
+) -> None:
+    leases = broker_of("p").leases
+    with (
+        leases.acquire("destinations.web", "other/manual__1@host:12"),
+        leases.acquire("destinations.file", "scheduled__2026-11-25T10:00:00+00:00@host:13"),
+        leases.acquire("sources.in", "redrive of ann@host:14"),
+    ):
+        held = api.get("/v1/pipelines/p").json()["holders"]
+        assert held["destinations.file"] == {
+            "dag_id": "p",
+            "run_id": "scheduled__2026-11-25T10:00:00+00:00",
+            "task_id": "destinations.file",
+        }
+        assert held["destinations.web"] == {"dag_id": "other", "run_id": "manual__1", "task_id": None}
+        nothing = {"dag_id": None, "run_id": None, "task_id": None}
+        assert held["sources.in"] == nothing, "it is no run of Airflow"
+        airflow.hidden = ("other",)
+        assert api.get("/v1/pipelines/p").json()["holders"]["destinations.web"] == nothing
 
 
 def test_nobody_who_is_not_signed_in_gets_anything(home: Path) -> None:

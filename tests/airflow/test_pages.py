@@ -9,49 +9,22 @@ import asyncio
 import json
 import math
 import os
-import socket
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.redis_client.script import Script, load
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers, site
 from tests.browser import Tab, browser, tab_of
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers"]
+__all__ = ["airflow", "browser", "delivered", "receivers", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 LOOK = os.environ.get("CONDUIT_TEST_LOOK", "")
 """A folder to which pictures of what was tested are written, for eyes."""
-
-
-@pytest.fixture
-def site(home: Path, airflow: Airflow) -> Iterator[str]:
-    """The address of the plugin's own app, served; whoever asks is signed in."""
-    import uvicorn
-    from airflow.api_fastapi.core_api.security import get_user
-    from fastapi import FastAPI
-
-    from conduit_tasks.airflow.api.app import app
-
-    app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
-    outer = FastAPI()
-    outer.mount("/conduit", app)
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(outer, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(60)
-    listening.close()
-    app.dependency_overrides.clear()
 
 
 @pytest.fixture
@@ -101,9 +74,10 @@ async def picture(tab: Tab, name: str) -> None:
 
 
 def test_charts_show_what_happened_are_zoomed_and_read_by_the_keyboard_and_have_a_table(
-    site: str, browser: str, delivered: None, sample: Script
+    site: str, browser: str, delivered: None, sample: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history(sample)
+    monkeypatch.setattr("conduit_tasks.airflow.api.live.CURVES", 1.0)
     asyncio.run(_charts(site, browser))
 
 
@@ -172,7 +146,7 @@ async def _charts(site: str, browser: str) -> None:
             "new PerformanceObserver((list) => list.getEntries().forEach((one) => { window.shift += one.value; }))"
             ".observe({type: 'layout-shift', buffered: false}),"
             "new MutationObserver(() => { window.drawn += 1; })"
-            ".observe(document.querySelector('#page'), {childList: true})"
+            ".observe(document.querySelector('#t-lag'), {childList: true, subtree: true})"
         )
         await tab.until("window.drawn >= 2")
         assert not await tab.js("document.querySelector('#zoom-all').disabled")

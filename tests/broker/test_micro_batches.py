@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from conduit_tasks.broker.backlogs import beyond
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.state import Stage
 from conduit_tasks.errors import ConduitError, Fenced, InvariantBroken, PipelineStopped
@@ -157,6 +159,47 @@ def test_the_backlog_is_what_lies_beyond_the_lowest_cursor(feed: Feed) -> None:
     feed.delivered(second, 7)
     assert feed.broker.deliveries.backlog(["x", "y"]).records == 0
     assert feed.broker.deliveries.backlog(["x", "y"]).age(feed.broker.access.now()) == 0
+
+
+def test_the_backlog_of_many_micro_batches_is_read_in_as_many_commands_as_that_of_one(feed: Feed) -> None:
+    feed.sealed(5)
+    one = commands(feed, lambda: feed.broker.deliveries.backlog(["x", "y"]))
+    for _ in range(40):
+        feed.sealed(3)
+    assert commands(feed, lambda: feed.broker.deliveries.backlog(["x", "y"])) <= one + 1
+    assert feed.broker.deliveries.backlog(["x", "y"]).records == 5 + 40 * 3
+
+
+def test_the_backlog_of_micro_batches_that_an_earlier_version_sealed_is_the_same(feed: Feed) -> None:
+    first, *_ = [feed.sealed(n) for n in (10, 7, 5)]
+    feed.delivered(first, 10, ["x"])
+    access = feed.broker.access
+    want = [beyond(access, 3, [0, 1, 2, 3])]
+    assert [each.records for each in want[0]] == [22, 12, 5, 0]
+    # Given that those before the last one, or all of them, have no sums
+    for last in (2, 3):
+        for m in range(1, last + 1):
+            access.redis.hdel(feed.broker.keys.micro_batch(m), "upto", "upto_bytes")
+        want.append(beyond(access, 3, [0, 1, 2, 3]))
+    assert want[0] == want[1] == want[2]
+
+
+def test_a_micro_batch_that_ends_empty_adds_nothing_to_the_backlog(feed: Feed) -> None:
+    feed.sealed(10)
+    feed.open(4)
+    feed.broker.micro_batches.restage([], "new")
+    assert feed.broker.micro_batches.latest_sealed() == 2
+    access = feed.broker.access
+    assert access.field(feed.broker.keys.micro_batch(2), "upto") == "10"
+    assert [each.records for each in beyond(access, 2, [0, 1, 2])] == [10, 0, 0]
+
+
+def commands(feed: Feed, call: Callable[[], Any]) -> int:
+    """How many commands a call sends."""
+    info: Any = feed.broker.redis.info("stats")
+    call()
+    after: Any = feed.broker.redis.info("stats")
+    return int(after["total_commands_processed"]) - int(info["total_commands_processed"])
 
 
 @pytest.mark.proves("C16", "I3")

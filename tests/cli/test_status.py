@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.cli.account import account, left
-from conduit_tasks.cli.live import Course, headline, lasting
+from conduit_tasks.cli.live import Course, Line, drawn, headline, lasting
 from conduit_tasks.cli.main import app
 from conduit_tasks.cli.places import place
 from conduit_tasks.micro_batch.context import opened
@@ -152,8 +153,8 @@ def test_rate_and_time_left_are_those_since_the_view_began(delivered: None) -> N
     course.look(found)
     # Ten seconds later there are 100 more, of which 40 are delivered, and a micro-batch of 50 is being read
     found["totals"]["read"] += 100
-    found["sources"][0]["read"] += 100
-    found["destinations"][0]["lag"] |= {"records": 60, "age": 75.0}
+    found["sources"][0] |= {"read": 130, "done": 130}
+    found["destinations"][0] |= {"done": 70, "lag": {"records": 60, "age": 75.0}}
     found["unsealed"] = {"number": 2, "missing": ["sources.in"], "sources": {"in": {"planned": 50, "staged": 0}}}
     found["at"] = at + 10
     source, out = course.look(found)
@@ -161,6 +162,26 @@ def test_rate_and_time_left_are_those_since_the_view_began(delivered: None) -> N
     assert (out.done, out.goal, out.rate, out.left, out.note) == (40, 100, 4.0, 15.0, "oldest 75 s")
     assert headline(found) == "p: running, 1 micro-batches sealed, 2 is open and waits for sources.in"
     assert [lasting(s) for s in (41.2, 720, 12_600)] == ["41 s", "12 min", "3.5 h"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_figures_are_whole_in_a_terminal_of_any_width_and_no_line_is_broken(delivered: None, width: int) -> None:
+    found = snapshot("p")
+    found["bottleneck"] = {"node": "destinations.out", "rule": "down", "why": "long " * 40, "waiting": ["sources.in"]}
+    lines = [Line(f"destinations.some-{n}", 123_456, 1_234_567, 12_345.0, "oldest 75 s, 3 dead") for n in range(3)]
+    tasks = {line.node: "running" for line in lines}
+    with (console := Console(width=width, color_system=None)).capture() as shown:
+        console.print(drawn(found, lines, tasks, width))
+    first, second, *rest = shown.get().splitlines()
+    assert first == "p: running, 1 micro-batches sealed"
+    assert second.startswith("bottleneck: destinations.out: long")
+    assert len(rest) == 3
+    for line in rest:
+        assert "123,456 of 1,234,567" in line
+        assert "12,345/s" in line
+        assert "2 min left" in line
+        assert "running" in line
+        assert ("3 dead" in line) is (width == 120)
 
 
 def test_a_run_ends_by_saying_what_it_did_and_where_it_is(

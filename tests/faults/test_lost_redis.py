@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from conduit_tasks.broker.backlogs import beyond
 from conduit_tasks.cli.main import app
 from conduit_tasks.errors import ConfigError, SpoolError, StateLost, Unavailable
 from conduit_tasks.micro_batch import rebuild
@@ -98,6 +99,23 @@ def test_commands_that_show_or_set_the_state_of_a_lost_redis_say_that_it_is_lost
     assert conduit("status", "p").exit_code == 0
     assert "x.jsonl" not in conduit("positions", "p").output
     account()
+
+
+@pytest.mark.proves("X7")
+def test_a_destination_is_as_far_behind_after_a_rebuild_as_before(
+    behind: list[dict[str, Any]], redis_server: RedisServer
+) -> None:
+    def backlogs() -> list[tuple[int, int, int]]:
+        found = beyond(state("p").access, 3, [0, 1, 2, 3])
+        return [(each.micro_batches, each.records, each.bytes) for each in found]
+
+    before = backlogs()
+    assert [records for _, records, _ in before] == [300, 200, 100, 0]
+    redis_server.flush()
+    assert conduit("broker", "rebuild", "p").exit_code == 0
+    assert backlogs() == before
+    broker = state("p")
+    assert broker.access.field(broker.keys.micro_batch(3), "upto") == str(broker.micro_batches.totals()["read"])
 
 
 @pytest.mark.proves("X7")

@@ -109,7 +109,7 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         # And the keyboard opens a pipeline
         await tab.js(f"document.querySelector('iframe').focus(), {inner}.querySelector('#p-shown').focus()")
         await tab.key("Enter", 13, "\r")
-        await tab.until(f"{inner}.querySelector('#v-micro-batches') && {inner}.querySelector('svg')")
+        await tab.until(f"{inner}.querySelector('#v-micro-batches') && {inner}.querySelector('.flow')")
         await tab.js("document.documentElement.classList.add('dark')")
         await tab.until(f"{inner}.documentElement.classList.contains('dark')")
         await tab.picture("pipeline-dark")
@@ -119,16 +119,20 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         await tab.js(f"{inner}.querySelector('a[target=_top]').click()")
         await tab.until("location.pathname.endsWith('/dags/shown')")
         await tab.call("Page.navigate", url=f"{url}/dags/shown/plugin/conduit-pipeline")
-        await tab.until(f"{inner}?.querySelector('svg')", PATIENCE)
+        await tab.until(f"{inner}?.querySelector('.flow')", PATIENCE)
 
         # And it is live: what a run delivers shows without loading again
         await tab.call("Page.navigate", url=f"{url}/conduit/pages/#/shown")
-        await tab.until("location.hash === '#/shown' && document.querySelector('svg')")
+        await tab.until("location.hash === '#/shown' && document.querySelector('.flow')")
         await tab.js("window.same = true")
         await tab.picture("pipeline")
         write()
         await asyncio.to_thread(run)
-        await tab.until("/cursor 2 /.test(document.querySelector('svg').textContent)")
+        await tab.until("/2 sealed/.test(document.querySelector('.flow').textContent)")
+        # All of it by a stream, behind Airflow's own sign-in and middleware
+        assert any("/shown/live?" in url for url in tab.requests)
+        assert not any(url.endswith(("/pipelines/shown", "/pipelines/shown/topology")) for url in tab.requests)
+        await tab.until("document.querySelector('#front').textContent.includes('all of it is done')")
         assert await tab.js("window.same")
 
         # And its last records are shown, and one is tried with its file, by whoever Airflow lets

@@ -8,6 +8,7 @@ may try one; users who may start its runs may change it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -77,16 +78,26 @@ WITHHELD = "what it says is shown to whoever may read the logs of the pipeline's
 
 def shown(request: Request, user: GetUserDep) -> Shown:
     """Returns the function that removes error texts from answers for users who may not read the logs of the pipeline's
-    tasks: an error may quote a target's answer, or a record. The failed node, the class of error and the time stay."""
+    tasks: an error may quote a target's answer, or a record. The failed node, the class of error and the time stay.
+    Of leases that a run of another DAG holds, it removes the names of those that the user may not see."""
+
+    @cache
+    def may(entity: DagAccessEntity, dag: str) -> bool:
+        try:
+            requires_access_dag(method="GET", access_entity=entity, param_dag_id=dag)(request, user)
+        except HTTPException:
+            return False
+        return True
 
     def show(pipeline_id: str, answer: Any) -> Any:
         dag = dag_id(pipeline_id)
-        check = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS, param_dag_id=dag)
-        try:
-            check(request, user)
-        except HTTPException:
-            return _without_errors(answer)
-        return answer
+        if not may(DagAccessEntity.TASK_LOGS, dag):
+            answer = _without_errors(answer)
+        if "holders" not in answer:
+            return answer
+        held = answer["holders"].items()
+        known = {node: of["dag_id"] in (None, dag) or may(DagAccessEntity.RUN, of["dag_id"]) for node, of in held}
+        return {**answer, "holders": {node: of if known[node] else dict.fromkeys(of) for node, of in held}}
 
     return show
 
@@ -96,7 +107,7 @@ def _without_errors(answer: Any) -> Any:
         return [_without_errors(each) for each in answer]
     if not isinstance(answer, dict):
         return answer
-    hidden = {"error": WITHHELD} if "error_class" in answer and "error" in answer else {}
+    hidden = {"error": WITHHELD} if isinstance(answer.get("error"), str) else {}
     return {name: _without_errors(value) for name, value in answer.items()} | hidden
 
 

@@ -15,6 +15,7 @@ from conduit_tasks.airflow.api import (
     door,
     files,
     issues,
+    live,
     overview,
     pipelines,
     problems,
@@ -55,6 +56,7 @@ app.include_router(ways.router)
 app.include_router(issues.router)
 app.include_router(replays.router)
 app.include_router(series.router)
+app.include_router(live.router)
 app.add_middleware(door.Bounded)
 
 

@@ -8,16 +8,24 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.airflow.api.holders import task_of
+from conduit_tasks.broker.looks import look
 from conduit_tasks.metrics.curves import sums
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.operate.status import describe
+from conduit_tasks.micro_batch.forgotten import lost
+from conduit_tasks.operate.status import describe, described
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline
 
 if TYPE_CHECKING:
+    from conduit_tasks.broker.access import Access
     from conduit_tasks.broker.glances import Glance
     from conduit_tasks.broker.state import MicroBatch
+
+
+PARTS = 20
+"""Parts of a source whose positions are streamed at most."""
 
 
 @contextmanager
@@ -114,20 +122,40 @@ def _recent(seen: Glance) -> list[int]:
 def details(pipeline: Pipeline) -> dict[str, Any]:
     """Returns everything that the broker knows of one pipeline."""
     with opened(pipeline, "status") as context:
-        found = describe(context)
-        broker = context.broker
-        for about in found["destinations"]:
-            node = Node.destination(about["id"])
-            about["lease_for"] = round(broker.leases.held_for(node), 3)
-            about["task_id"] = task_id(node)
-        for about in found["sources"]:
-            about["task_id"] = task_id(Node.source(about["id"]))
-        return {
-            **found,
-            "dag_id": dag_id(pipeline.id),
-            "description": pipeline.description,
-            "schedule": pipeline.schedule,
-        }
+        return named(pipeline, describe(context))
+
+
+def glimpse(pipeline: Pipeline) -> dict[str, Any]:
+    """Returns the same, as it is streamed: without what changes all the time, and what has no bound."""
+    with opened(pipeline, "status") as context:
+        return {**seen(pipeline, context.broker.access), "lost": str(lost(context) or "") or None}
+
+
+def seen(pipeline: Pipeline, access: Access) -> dict[str, Any]:
+    """Returns a look as it is streamed; `lost` is not looked up."""
+    found = named(pipeline, described(pipeline, look(access, pipeline, PARTS)))
+    for about in found["destinations"]:
+        del about["lease_for"]
+    return found
+
+
+def named(pipeline: Pipeline, found: dict[str, Any]) -> dict[str, Any]:
+    """Returns the status with Airflow's names: of the pipeline's DAG, of each node's task, and of the task that holds
+    its lease."""
+    held = found["holders"]
+    for about in found["destinations"]:
+        node = Node.destination(about["id"])
+        about["lease_for"] = round(held[node]["left"], 3) if node in held else 0.0
+        about["task_id"] = task_id(node)
+    for about in found["sources"]:
+        about["task_id"] = task_id(Node.source(about["id"]))
+    return {
+        **found,
+        "holders": {node: task_of(pipeline.id, node, holder["owner"]) for node, holder in held.items()},
+        "dag_id": dag_id(pipeline.id),
+        "description": pipeline.description,
+        "schedule": pipeline.schedule,
+    }
 
 
 def topology(pipeline: Pipeline) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // Questions to the server.
 import { ROOT } from "./parts.js";
 
-const API = `${ROOT}/conduit/v1/pipelines`;
+export const API = `${ROOT}/conduit/v1/pipelines`;
 
 export async function ask(path, query = {}, body = undefined) {
   const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);

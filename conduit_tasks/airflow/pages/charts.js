@@ -1,13 +1,12 @@
 // What a pipeline did over time: throughput, lag, age, latency, outcomes and retries, all over the same interval.
 import { address } from "./address.js";
-import { ask, of } from "./ask.js";
 import { age, count, el, outward, when } from "./parts.js";
 import { plot, SECONDS } from "./plot.js";
 
 const RANGES = [[900, "15 min"], [7200, "2 h"], [86400, "24 h"], [1209600, "14 days"]];
-const MOST = 8; // destinations in one chart; a table shows all
+export const MOST = 8; // destinations in one chart; a table shows all
 const OUTCOMES = [["delivered", "delivered", 1], ["filtered", "filtered", 0], ["completed", "refused, completed", 4], ["parked", "parked", 3], ["nacked", "dead", 2]];
-export const rate = (n) => (n === null ? "–" : n >= 10 || n === 0 ? count(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1)) + "/s";
+export const rate = (n) => (n === null ? "–" : `${n >= 10 || n === 0 ? count(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1)}/s`);
 const seconds = (n) => (n === null ? "–" : n < 10 ? `${n.toFixed(n < 1 ? 2 : 1)} s` : age(n));
 const kept = new Map(); // by pipeline and range: charts live on while the page around them is drawn again
 
@@ -16,21 +15,19 @@ export function rangeOf(r) {
   return RANGES.some(([n]) => n === wanted) ? wanted : 7200;
 }
 
-// Returns the charts of a pipeline, and what each destination got per second in the last minutes. `p`: as the API shows it.
-export async function charts(r, p) {
+// Returns the charts of a pipeline; `set` takes new curves. `p`: as the API shows it.
+export function charts(r, p) {
   const range = rangeOf(r), ids = p.destinations.map((d) => d.id);
   const name = JSON.stringify([r.id, range, ids]);
   if (!kept.has(name)) {
     if (kept.size > 4) kept.delete(kept.keys().next().value);
     kept.set(name, section(r, range, ids, p.dag_id));
   }
-  const here = kept.get(name);
-  await here.refresh();
-  return here;
+  return kept.get(name);
 }
 
 function section(r, range, ids, dag) {
-  let interval = null, found = null, asked = 0;
+  let interval = null, found = null;
   const moment = el("p", { class: "dim", id: "moment", role: "status" }, "Drag over a chart to zoom; click a moment to see what ran then.");
   const all = el("button", { id: "zoom-all", disabled: true, onclick: () => zoom(null) }, "Show all");
   const shown = ids.slice(0, MOST);
@@ -66,32 +63,24 @@ function section(r, range, ids, dag) {
   }
 
   function draw() {
-    const { times, step, at, total, destinations } = found;
+    if (!found) return;
+    const { times, step, at, total, outcomes, destinations } = found;
     // The step of now is not over.
     const lasted = times.map((from) => Math.max(1, Math.min(step, at - from)));
     const per = (figures) => figures.map((n, i) => n / lasted[i]);
     const of_ = (figure) => shown.map((id) => destinations[id]?.[figure] ?? times.map(() => null));
-    const summed = (figure) => times.map((_, i) => ids.reduce((sum, id) => sum + (destinations[id]?.[figure][i] ?? 0), 0));
     plots.throughput.set([times, per(total.read), ...of_("delivered").map(per)], interval);
     plots.lag.set([times, ...of_("lag")], interval);
     plots.age.set([times, ...of_("age")], interval);
     plots.latency.set([times, ...shown.flatMap((id) => [destinations[id].p50, destinations[id].p99])], interval);
-    plots.outcomes.set([times, ...OUTCOMES.map(([figure]) => summed(figure))], interval);
+    plots.outcomes.set([times, ...OUTCOMES.map(([figure]) => outcomes[figure])], interval);
     plots.retries.set([times, ...of_("retried")], interval);
   }
 
-  async function refresh() {
-    if (found && Date.now() - asked < 1000 * Math.max(10, found.step / 10)) return;
-    asked = Date.now();
-    found = await ask(of(r.id, "series"), { seconds: range });
+  function set(curves) {
+    found = curves;
     draw();
   }
 
-  // Over a minute of steps that are over, or one of them where they are longer.
-  function rateOf(id) {
-    const figures = found.destinations[id]?.delivered.slice(0, -1).slice(-Math.max(1, 60 / found.step)) ?? [];
-    return figures.length ? figures.reduce((sum, n) => sum + n, 0) / (figures.length * found.step) : null;
-  }
-
-  return { node, refresh, rateOf };
+  return { node, set };
 }

@@ -1,12 +1,13 @@
 // The pages: what the address names is shown, and shown again and again.
 import { address, framedFor, route } from "./address.js";
 import { ask } from "./ask.js";
-import { said } from "./head.js";
+import { microBatches } from "./batches.js";
+import { said, trouble } from "./head.js";
 import { issues } from "./issues.js";
 import { deadLetter, deadLetters } from "./letters.js";
 import { list } from "./list.js";
 import { el } from "./parts.js";
-import { microBatches, overview } from "./pipeline.js";
+import { overview } from "./pipeline.js";
 import { record } from "./record.js";
 import { records } from "./records.js";
 import { replays } from "./replays.js";
@@ -14,22 +15,24 @@ import { trial } from "./try.js";
 
 const POLL = 3000;
 const page = document.getElementById("page");
-const problem = document.getElementById("problem");
 
 const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, records, replay: replays, try: trial };
 
-let turn = 0, timer = 0, shown = "";
+let turn = 0, timer = 0, shown = "", close = null; // `close`: of a view that is live by itself
 
 async function show() {
   clearTimeout(timer);
   const mine = ++turn, r = route();
+  if (shown !== location.hash) { close?.(); close = null; }
   let still = false;
   try {
     const view = r.id ? VIEWS[r.view] : list;
     if (!view) throw new Error(`There is no page ${r.view}; go back to the list of pipelines.`);
     still = view.still; // it costs too much to be looked at again and again, or holds what is being written
-    const nodes = (await view(r)).filter(Boolean);
-    if (mine !== turn) return;
+    const found = await view(r), nodes = (found.nodes ?? found).filter(Boolean);
+    if (mine !== turn) { found.close?.(); return; }
+    close?.();
+    close = found.close ?? null;
     const typing = shown === location.hash && document.activeElement?.closest("form");
     // What is being typed, marked or asked must not be swept away; the next turn shows it.
     if (!typing && !(shown === location.hash && String(getSelection()))) {
@@ -41,14 +44,13 @@ async function show() {
       if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
       shown = location.hash;
     }
-    problem.hidden = true;
+    trouble(null);
   } catch (error) {
     if (mine !== turn) return;
-    problem.textContent = error.message;
-    problem.hidden = false;
+    trouble(error.message);
     if (shown !== location.hash) page.replaceChildren(el("p", {}, el("a", { href: "#/" }, "All pipelines")));
   }
-  if (mine === turn && !still) timer = setTimeout(show, document.hidden ? POLL * 5 : POLL);
+  if (mine === turn && !still && !close && !document.hidden) timer = setTimeout(show, POLL);
 }
 
 // ---- light and dark: Airflow's own choice where we are in its frame, else the system's
@@ -75,7 +77,10 @@ async function begin() {
     } catch { /* `show` says what is wrong */ }
   }
   addEventListener("hashchange", () => { said.textContent = ""; page.focus({ preventScroll: true }); show(); });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) show(); });
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (!document.hidden && !close) show();
+  });
   document.addEventListener("conduit:again", show);
   show();
 }

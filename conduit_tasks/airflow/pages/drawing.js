@@ -1,49 +1,78 @@
-// One pipeline as a drawing: sources, processors, destinations from left to right.
+// One pipeline as a drawing: sources, processors, the spool, destinations, from left to right; figures on what joins them.
+import { age, bytes, count, el, plural, put } from "./parts.js";
+import { rate } from "./charts.js";
+import { holder } from "./holder.js";
+import { liveTable } from "./tables.js";
 
-const NS = "http://www.w3.org/2000/svg";
-const WIDTH = 250, GAP_X = 80, GAP_Y = 22;
+const MANY = 6; // destinations from which on the drawing scrolls by itself
 
-function svg(name, attributes, ...children) {
-  const node = document.createElementNS(NS, name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  node.append(...children);
-  return node;
+function box(node, name, lines) {
+  const state = el("span", { class: "state" }), lease = el("span", { class: "lease" });
+  const mark = el("span", { class: "mark" }, "bottleneck");
+  const root = el("div", { class: "node", id: `n-${node}` }, el("span", { class: "name" }, el("strong", {}, name), mark),
+    ...lines.map((line) => el("span", { class: "small" }, line)), state, lease);
+  return { root, state, lease };
 }
 
-const fit = (text, length = 34) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
-
-function box(item, x, y, height) {
-  const group = svg("g", {});
-  group.append(svg("title", {}, item.lines.join("\n")));
-  group.append(svg("rect", { class: `box ${item.state ?? ""}`, x, y, width: WIDTH, height, rx: 8 }));
-  item.lines.forEach((line, n) =>
-    group.append(svg("text", { x: x + 14, y: y + 24 + n * 18, class: n ? "small" : "name" }, fit(line, n ? 38 : 28))));
-  return group;
+function wire(filters) {
+  const top = el("span", { class: "rate" }, "–"), below = el("span", { class: "behind" });
+  return { root: el("div", { class: "wire" }, top, below, filters ? el("span", { class: "gate" }, plural(filters, "filter")) : null), top, below };
 }
 
-// `columns`: lists of {lines, state}; every item of a column is joined to every item of the next one.
-export function drawing(columns, title) {
-  const heightOf = (item) => 18 + item.lines.length * 18;
-  const heights = columns.map((items) => items.reduce((sum, item) => sum + heightOf(item) + GAP_Y, -GAP_Y));
-  const height = Math.max(...heights) + 4;
-  const width = columns.length * (WIDTH + GAP_X) - GAP_X + 4;
-  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, role: "img", "aria-label": title });
-  const places = columns.map((items, column) => {
-    let y = 2 + (height - 4 - heights[column]) / 2;
-    return items.map((item) => {
-      const place = { item, x: 2 + column * (WIDTH + GAP_X), y, height: heightOf(item) };
-      y += place.height + GAP_Y;
-      return place;
-    });
-  });
-  for (let n = 0; n + 1 < places.length; n++)
-    for (const from of places[n])
-      for (const to of places[n + 1]) {
-        const [x1, y1] = [from.x + WIDTH, from.y + from.height / 2];
-        const [x2, y2] = [to.x, to.y + to.height / 2];
-        const middle = (x1 + x2) / 2;
-        root.append(svg("path", { class: "edge", d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` }));
-      }
-  for (const { item, x, y, height: own } of places.flat()) root.append(box(item, x, y, own));
-  return root;
+const chain = (processors) => processors.map((p) => `· ${p.id}: ${p.plugin}`);
+
+// What there is to say of a node in a word or two, and whether that is trouble.
+export function stateOf(node, p) {
+  const d = node.startsWith("destinations.") && p.destinations.find((each) => `destinations.${each.id}` === node);
+  const failing = p.recovering.find((each) => each.node === node || each.node === node.replace("sources.", "plan."));
+  if (d?.status === "stopped") return ["stopped", true];
+  if (d?.breaker?.opened) return ["breaker open", true];
+  if (failing) return [`failed ${plural(failing.failures, "time")}`, true];
+  if (d?.work === "waits") return ["down, or left out", true];
+  if (p.bottleneck?.waiting.includes(node)) return [`waits for ${p.bottleneck.node || "a start"}`, false];
+  const about = d || p.sources.find((each) => `sources.${each.id}` === node) || (node === "processors" ? p.processors : null);
+  return [about?.work === "at work" ? "at work" : "no task", false];
+}
+
+const behind = (d) => (d.lag.records ? `${count(d.lag.records)} behind · ${age(d.lag.age)}` : "up to date");
+
+// Returns the drawing, and what shows a look in it.
+export function drawing(graph) {
+  const nodes = new Map(), wires = new Map();
+  const lane = (node, name, lines, filters, before) => {
+    const here = box(node, name, lines), edge = wire(filters);
+    nodes.set(node, here);
+    wires.set(node, edge);
+    return el("li", { class: "lane" }, ...(before ? [edge.root, here.root] : [here.root, edge.root]));
+  };
+  const sources = graph.sources.map((s) => lane(`sources.${s.id}`, s.id, [s.plugin, ...chain(s.processors)]));
+  const middle = graph.processors.length ? [el("ul", { class: "column middle", "aria-label": "Processors" }, lane("processors", "processors", chain(graph.processors)))] : [];
+  const destinations = graph.destinations.map((d) =>
+    lane(`destinations.${d.id}`, d.id, [`${d.plugin} · ${d.pipe}`, ...chain(d.processors)], d.filters, true));
+  const sealed = el("span", { class: "small" }), held = el("span", { class: "state" });
+  const spool = el("div", { class: "node spool" }, el("span", { class: "name" }, el("strong", {}, "spool")), sealed, held);
+  const flow = el("div", { class: "flow", role: "group", "aria-label": `Topology of ${graph.pipeline}`, tabindex: destinations.length > MANY ? 0 : null },
+    el("ul", { class: "column sources", "aria-label": "Sources" }, ...sources), ...middle, spool, el("ul", { class: "column destinations", "aria-label": "Destinations" }, ...destinations));
+  const names = [...nodes.keys()];
+  const rows = liveTable(["Node", "State", "#Records/s", "#Behind", "#Bytes behind", "#Oldest", "Bottleneck", "Lease"], names);
+  const details = el("details", { id: "t-topology" }, el("summary", {}, "As a table"), rows.node);
+
+  function show(p, rateOf) {
+    const about = new Map(p.destinations.map((d) => [`destinations.${d.id}`, d]));
+    put(sealed, `${count(p.sealed)} sealed`);
+    put(held, p.held ? "lag budget used up" : "takes more");
+    for (const [node, { root, state, lease }] of nodes) {
+      const [said, bad] = stateOf(node, p), first = p.bottleneck?.node === node, d = about.get(node);
+      put(state, said);
+      holder(lease, p, node);
+      root.classList.toggle("bottleneck", first);
+      root.classList.toggle("failed", bad);
+      put(wires.get(node).top, rate(rateOf(node)));
+      if (d) put(wires.get(node).below, behind(d));
+      if (details.open) rows.set(node, [node, said, rate(rateOf(node)), d ? count(d.lag.records) : "", d ? bytes(d.lag.bytes) : "",
+        d?.lag.records ? age(d.lag.age) : "", first ? p.bottleneck.why : "", (cell) => holder(cell, p, node)]);
+    }
+  }
+
+  return { node: el("figure", { class: "drawing" }, flow, details), show };
 }

@@ -3,12 +3,19 @@ import { address, framedFor } from "./address.js";
 import { badge, el, outward } from "./parts.js";
 
 export const said = document.getElementById("said");
+const problem = document.getElementById("problem");
+
+// Says what is wrong with the page itself; null: nothing.
+export function trouble(text) {
+  problem.hidden = !text;
+  if (text && problem.textContent !== text) problem.textContent = text;
+}
 
 export function head(r, dag, status) {
   const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["issues", "Issues"], ["dead-letters", "Dead letters"],
     ["records", "Records"], ["try", "Try"], ["replay", "Replay"], ["record", "A record"]];
   return [
-    el("div", { class: "head" }, el("h1", {}, r.id), status ? badge(status) : null, el("span", { class: "grow" }),
+    el("div", { class: "head" }, el("h1", {}, r.id), status instanceof Element ? status : status ? badge(status) : null, el("span", { class: "grow" }),
       outward(`/dags/${encodeURIComponent(dag)}`, "Its DAG")),
     el("nav", { "aria-label": "Views" }, framedFor ? null : el("a", { href: "#/" }, "← Pipelines"),
       ...views.map(([view, text]) => el("a", { href: address([r.id, view].filter(Boolean)), id: `v-${view}`,

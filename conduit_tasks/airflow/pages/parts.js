@@ -13,6 +13,11 @@ export function el(name, attributes = {}, ...children) {
   return node;
 }
 
+// Sets a text, if it is another one.
+export function put(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 export const count = (n) => (n === null || n === undefined ? "–" : number.format(n));
 export const badge = (status) => el("span", { class: `badge ${status}` }, status);
 export const when = (seconds) => (seconds ? new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 19) : "–");

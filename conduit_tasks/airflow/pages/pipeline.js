@@ -1,10 +1,15 @@
-// One pipeline: its drawing, its charts, its destinations and sources, its micro-batches.
-import { address, PAGE, pager } from "./address.js";
+// One pipeline as it goes: its drawing, the micro-batch in front, its charts, its destinations and sources.
+import { address } from "./address.js";
 import { ask, of } from "./ask.js";
-import { charts, rate } from "./charts.js";
+import { charts, MOST, rangeOf, rate } from "./charts.js";
 import { drawing } from "./drawing.js";
 import { head, said } from "./head.js";
-import { age, at, badge, bytes, count, el, outward, plural, table, when } from "./parts.js";
+import { holder } from "./holder.js";
+import { live } from "./live.js";
+import { age, badge, bytes, count, el, outward, plural, put, when } from "./parts.js";
+import { rates } from "./rates.js";
+import { stages } from "./stages.js";
+import { liveTable } from "./tables.js";
 
 async function change(id, what, body) {
   try {
@@ -13,89 +18,97 @@ async function change(id, what, body) {
   } catch (error) {
     said.textContent = `${what} was refused: ${error.message}`;
   }
-  document.dispatchEvent(new Event("conduit:again"));
 }
 
-function controls(p) {
-  const active = ["running", "recovering"].includes(p.status);
-  return el("div", { class: "head" },
-    el("button", { id: "start", disabled: active, onclick: () => change(p.pipeline, "start", {}) }, "Start"),
-    el("button", { id: "stop", disabled: !active, onclick: () => change(p.pipeline, "stop", { force: false }) }, "Stop"),
-    el("button", { id: "force", class: "danger", disabled: p.status === "stopped", onclick: () => {
-      if (confirm(`Stop ${p.pipeline} at once? What is not sealed is dropped and read again after the next start.`))
-        change(p.pipeline, "stop", { force: true });
-    } }, "Stop at once"));
+function controls(id) {
+  const start = el("button", { id: "start", onclick: () => change(id, "start", {}) }, "Start");
+  const stop = el("button", { id: "stop", onclick: () => change(id, "stop", { force: false }) }, "Stop");
+  const force = el("button", { id: "force", class: "danger", onclick: () => {
+    if (confirm(`Stop ${id} at once? What is not sealed is dropped and read again after the next start.`)) change(id, "stop", { force: true });
+  } }, "Stop at once");
+  const show = (p) => {
+    const active = ["running", "recovering"].includes(p.status);
+    [start.disabled, stop.disabled, force.disabled] = [active, !active, p.status === "stopped"];
+  };
+  return { node: el("div", { class: "head" }, start, stop, force), show };
 }
+
+// Who waits for whom, and what is wrong; as high whether there is something to say or not.
+function state() {
+  const before = el("span"), name = el("button", { id: "to-bottleneck", onclick: () => {
+    document.getElementById(`n-${name.textContent}`)?.scrollIntoView({ block: "center" });
+  } }), after = el("span"), first = el("p", { id: "bottleneck" }, before, name, after), wrong = el("div", { id: "wrong" });
+  const node = el("div", { class: "now", role: "region", "aria-label": "State", tabindex: 0 }, first, wrong);
+  const show = (p) => {
+    const b = p.bottleneck, waits = b?.waiting.length;
+    const who = waits ? ` ${waits > 3 ? plural(waits, "node") : b.waiting.join(", ")} ${waits === 1 ? "waits" : "wait"} for it.` : "";
+    put(before, b ? "Bottleneck: " : "Nobody waits for anybody.");
+    put(name, b ? b.node || p.pipeline : "");
+    name.hidden = !b;
+    put(after, b ? `: ${b.why}.${who}` : "");
+    const errors = [p.lost, p.error && `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`,
+      ...p.destinations.filter((d) => d.breaker?.opened).map((d) => `${d.id} waits: its breaker is open since ${when(d.breaker.since)} ` +
+        `(${plural(d.breaker.failures, "failure")} in a row, the last: ${d.breaker.error}); one record is tried ${d.breaker.left ? `at ${when(d.breaker.until)}` : "now"}`)].filter(Boolean);
+    node.classList.toggle("bad", errors.length > 0);
+    if (wrong.dataset.shown === errors.join("\n")) return;
+    wrong.dataset.shown = errors.join("\n");
+    wrong.replaceChildren(...errors.map((error) => el("p", { class: "error" }, error)));
+  };
+  return { node, show };
+}
+
+const task = (p, of_) => outward(`/dags/${encodeURIComponent(p.dag_id)}/tasks/${encodeURIComponent(of_.task_id)}`, "task");
 
 // Of an isolated pipeline each destination can be stopped alone.
-function destinationControl(p, d) {
+function alone(p, d) {
   if (!p.isolate) return [];
-  const stopped = d.status === "stopped";
-  return [el("button", { id: `${stopped ? "start" : "stop"}-${d.id}`, "aria-label": `${stopped ? "Start" : "Stop"} ${d.id}`,
-    onclick: () => change(p.pipeline, stopped ? "start" : "stop", { destination: d.id }) }, stopped ? "Start" : "Stop")];
+  const verb = d.status === "stopped" ? "start" : "stop", text = verb === "start" ? "Start" : "Stop";
+  return [el("button", { id: `${verb}-${d.id}`, "aria-label": `${text} ${d.id}`, onclick: () => change(p.pipeline, verb, { destination: d.id }) }, text)];
 }
 
-export async function overview(r) {
-  const [p, graph] = await Promise.all([ask(of(r.id)), ask(of(r.id, "topology"))]);
-  const over = await charts(r, p);
-  const read = Object.fromEntries(p.sources.map((s) => [s.id, s.read]));
-  const columns = [graph.sources.map((s) => ({ lines: [s.id, s.plugin, ...s.processors.map((x) => `· ${x.plugin}`), `${count(read[s.id])} read`] }))];
-  if (graph.processors.length) columns.push([{ lines: ["processors", ...graph.processors.map((x) => `· ${x.id}: ${x.plugin}`)] }]);
-  const about = Object.fromEntries(p.destinations.map((d) => [d.id, d]));
-  columns.push(graph.destinations.map((d) => {
-    const s = about[d.id];
-    return {
-      state: s.status !== "running" || s.error ? "failed" : s.lag.records ? "late" : "",
-      lines: [d.id, `${d.plugin} · ${d.pipe}${d.filters ? " · filtered" : ""}`, ...d.processors.map((x) => `· ${x.plugin}`),
-        `cursor ${count(s.cursor)} · ${count(s.delivered)} delivered`,
-        s.lag.records ? `behind ${count(s.lag.records)} · ${bytes(s.lag.bytes)} · ${age(s.lag.age)}` : "up to date",
-        ...(s.dead ? [plural(s.dead, "dead letter")] : [])],
-    };
-  }));
-  return [
-    ...head(r, p.dag_id, p.status),
-    p.description ? el("p", { class: "dim" }, p.description) : null,
-    p.lost ? el("p", { class: "first-error" }, p.lost) : null,
-    p.error ? el("p", { class: "first-error" }, `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`) : null,
-    ...p.destinations.filter((d) => d.breaker && d.breaker.opened).map((d) => el("p", { class: "first-error" },
-      `${d.id} waits: its breaker is open since ${when(d.breaker.since)} (${plural(d.breaker.failures, "failure")} in a row, ` +
-      `the last: ${d.breaker.error}); one record is tried ${d.breaker.left ? `at ${when(d.breaker.until)}` : "now"}`)),
-    controls(p),
-    drawing(columns, `Topology of ${r.id}`),
-    over.node,
-    el("h2", {}, "Destinations"),
-    table(["Destination", "Status", "#Cursor", "#Behind", "#Bytes", "#Age", "#Delivered", "#Lately", "#Retried", "#Dead",
-      "#Parked", "Lease", "Task", ...(p.isolate ? ["Alone"] : [])],
-      p.destinations.map((d) => [d.id, badge(d.status), count(d.cursor), count(d.lag.records), bytes(d.lag.bytes), age(d.lag.age),
-        count(d.delivered), rate(over.rateOf(d.id)), count(d.retried),
-        d.dead ? el("a", { href: address([r.id, "dead-letters"], { destination: d.id }) }, count(d.dead)) : "0",
-        count(d.parked_keys), d.lease_for ? `held, ${age(d.lease_for)}` : "free",
-        outward(`/dags/${encodeURIComponent(p.dag_id)}/tasks/${encodeURIComponent(d.task_id)}`, "task"),
-        ...destinationControl(p, d)])),
-    el("h2", {}, "Sources"),
-    table(["Source", "#Read", "#Filtered", "#Nacked", "Acked", "Task"],
-      p.sources.map((s) => [s.id, count(s.read), count(s.filtered), count(s.nacked),
-        Object.entries(s.acked).map(([part, position]) => `${part}: ${JSON.stringify(position)}`).join(", ") || "–",
-        outward(`/dags/${encodeURIComponent(p.dag_id)}/tasks/${encodeURIComponent(s.task_id)}`, "task")])),
-  ];
-}
-
-export async function microBatches(r) {
-  const [graph, found] = await Promise.all([
-    ask(of(r.id, "topology")), ask(of(r.id, "micro-batches"), { until: r.query.get("until"), offset: r.query.get("offset"), limit: PAGE })]);
-  const ids = graph.destinations.map((d) => d.id);
-  const share = (m, id) => {
-    const d = m.destinations[id];
-    if (d.delivered) return "✓ delivered";
-    return m.state === "sealed" ? `${count(d.confirmed)} of ${count(m.records)}` : "–";
+function tables(p, id) {
+  const destinations = liveTable(["Destination", "Status", "#Cursor", "#Behind", "#Bytes", "#Age", "#Delivered", "#Rate", "#Retried", "#Dead",
+    "#Parked", "Lease", "Task", ...(p.isolate ? ["Alone"] : [])], p.destinations.map((d) => d.id), "Destinations");
+  const sources = liveTable(["Source", "#Read", "#Rate", "#Filtered", "#Nacked", "Acked", "Lease", "Task"], p.sources.map((s) => s.id), "Sources");
+  const acked = (s) => (s.acked ? Object.entries(s.acked).map(([part, at]) => `${part}: ${JSON.stringify(at)}`).join(", ") || "–" : plural(s.parts, "part"));
+  const show = (now, rateOf) => {
+    for (const d of now.destinations) destinations.set(d.id, [d.id, badge(d.status), count(d.cursor), count(d.lag.records), bytes(d.lag.bytes),
+      age(d.lag.age), count(d.delivered), rate(rateOf(`destinations.${d.id}`)), count(d.retried),
+      d.dead ? el("a", { href: address([id, "dead-letters"], { destination: d.id }) }, count(d.dead)) : "0", count(d.parked_keys),
+      (cell) => holder(cell, now, `destinations.${d.id}`), task(now, d), ...alone(now, d)]);
+    for (const s of now.sources) sources.set(s.id, [s.id, count(s.read), rate(rateOf(`sources.${s.id}`)), count(s.filtered), count(s.nacked), acked(s),
+      (cell) => holder(cell, now, `sources.${s.id}`), task(now, s)]);
   };
-  return [
-    ...head(r, graph.dag_id),
-    el("h2", {}, r.query.get("until") ? `Micro-batches up to ${at(r.query.get("until"))} UTC` : "Micro-batches"),
-    table(["#Number", "State", "#Records", "#Bytes", "Sealed (UTC)", ...ids],
-      found.items.map((m) => [count(m.number), m.missing?.length ? `${m.state}, waits for ${m.missing.join(", ")}` : m.state,
-        count(m.records), m.bytes === undefined ? "–" : bytes(m.bytes), when(m.sealed_at), ...ids.map((id) => share(m, id))]),
-      "None was opened yet."),
-    pager(found, r),
-  ];
+  return { nodes: [el("h2", {}, "Destinations"), destinations.node, el("h2", {}, "Sources"), sources.node], show };
+}
+
+function page(r, p) {
+  const parts = [state(), controls(r.id), drawing(p.graph), stages(p.graph)], over = charts(r, p), list = tables(p, r.id);
+  const status = el("span", { class: `badge ${p.status}`, id: "status" }, p.status), rateOf = rates(), graph = JSON.stringify(p.graph);
+  const show = (now) => {
+    if (JSON.stringify(now.graph) !== graph) { document.dispatchEvent(new Event("conduit:again")); return; }
+    const at = rateOf(now);
+    put(status, now.status);
+    status.className = `badge ${now.status}`;
+    for (const part of [...parts, list]) part.show(now, at);
+  };
+  show(p);
+  const about = p.description ? [el("p", { class: "dim" }, p.description)] : [];
+  return { nodes: [...head(r, p.dag_id, status), ...about, ...parts.map((part) => part.node), over.node, ...list.nodes], show, series: over.set };
+}
+
+// Resolves once there is something to show; `close` ends the connection.
+export function overview(r) {
+  return new Promise((found, failed) => {
+    let here = null;
+    const close = live(r.id, { seconds: rangeOf(r), most: MOST }, {
+      look: (p) => {
+        if (here) { here.show(p); return; }
+        here = page(r, p);
+        found({ nodes: here.nodes, close });
+      },
+      series: (curves) => here?.series(curves),
+      failed,
+    });
+  });
 }

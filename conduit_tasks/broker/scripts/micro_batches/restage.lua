@@ -5,6 +5,7 @@
 --
 -- @key pipeline     hash   unsealed, sealed
 -- @key micro_batch  hash   nodes, sources, stage:<node>, first:<node>
+-- @key totals       hash   read, bytes
 -- @key each         hash*8000  leases; then index counters, and then planned positions, per `gone` and `sources`; then
 --                        delivery per destination, then ack state per source
 -- @arg m            int    number of the micro-batch
@@ -64,7 +65,8 @@ redis.call('HSET', K.micro_batch, 'config', A.config, 'sources', A.sources, 'nod
 if #stay == 0 then
   -- Nobody is left to stage it: it ends here, empty.
   redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', A.manifest, 'total', '0',
-             'bytes', '0', 'matched', '{}')
+             'bytes', '0', 'matched', '{}', 'upto', redis.call('HGET', K.totals, 'read') or '0',
+             'upto_bytes', redis.call('HGET', K.totals, 'bytes') or '0')
   redis.call('HSET', K.pipeline, 'sealed', A.m)
   redis.call('HDEL', K.pipeline, 'unsealed')
   -- Whoever has all that is before it has this, too: there is nothing to confirm, and nothing to tell a source.

@@ -2,9 +2,10 @@
 --
 -- @key pipeline     hash   status, unsealed; sealed: highest sealed number; held: bytes of what is sealed and not collected,
 --                           from the micro-batch held_from on
--- @key micro_batch  hash   nodes, stage:<node>; gets manifest, total, bytes, matched
+-- @key micro_batch  hash   nodes, stage:<node>; gets manifest, total, bytes, matched; upto, upto_bytes: records and
+--                           bytes of all that was ever sealed, with it
 -- @key lease        hash   of `seal`
--- @key totals       hash   read, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages, <node>/skipped
+-- @key totals       hash   read, bytes, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages, <node>/skipped
 -- @key series       hash   rolling series of the pipeline, and of each node before the fan-out (see `sample`)
 -- @key dead         hash   index of dead letters before the fan-out: <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @arg m            int    number of the micro-batch
@@ -39,12 +40,13 @@ for _, node in ipairs(nodes) do
   sample(K.series, node, {r = stage.read, f = stage.filtered, x = stage.nacked}, now / 1000000)
 end
 sample(K.series, '', {r = number(A.total), f = number(A.filtered), x = number(A.nacked), b = number(A.bytes), m = 1}, now / 1000000)
-redis.call('HINCRBY', K.totals, 'read', A.total)
+local upto, upto_bytes = redis.call('HINCRBY', K.totals, 'read', A.total), redis.call('HINCRBY', K.totals, 'bytes', A.bytes)
 redis.call('HINCRBY', K.totals, 'filtered', A.filtered)
 redis.call('HINCRBY', K.totals, 'nacked', A.nacked)
 new_letters(K.dead, A.letters)
 redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now), 'manifest', A.manifest,
-           'total', A.total, 'bytes', A.bytes, 'matched', A.matched)
+           'total', A.total, 'bytes', A.bytes, 'matched', A.matched,
+           'upto', text(upto), 'upto_bytes', text(upto_bytes))
 redis.call('HDEL', K.micro_batch, 'indexing')
 redis.call('HSET', K.pipeline, 'sealed', A.m)
 redis.call('HSETNX', K.pipeline, 'held_from', A.m)

@@ -1,0 +1,51 @@
+// The micro-batch in front as a bar of its stages: read, processed, sealed, delivered to each destination, acked.
+import { count, el, plural, put } from "./parts.js";
+
+const EACH = 12; // destinations that have a stage of their own; of more only how many have it is told
+
+// Returns the bar, and what shows a look in it.
+export function stages(graph) {
+  const places = new Map();
+  const stage = (name, title) => {
+    const bar = el("progress", { max: 1, value: 0, "aria-label": title }), text = el("span", { class: "small" }, "–");
+    places.set(name, { bar, text });
+    return el("li", {}, el("span", { class: "title" }, title), bar, text);
+  };
+  const few = graph.destinations.length <= EACH;
+  const list = el("ol", { class: "stages" }, stage("read", "Read"), graph.processors.length ? stage("processed", "Processed") : null,
+    stage("sealed", "Sealed"),
+    ...(few ? graph.destinations.map((d) => stage(`d-${d.id}`, `Delivered to ${d.id}`)) : [stage("all", "Delivered")]), stage("acked", "Acked"));
+  const title = el("span", {}, "Micro-batch"), about = el("span", { class: "dim", id: "front" });
+  const node = el("section", { class: "front", "aria-label": "The micro-batch in front" }, el("h2", {}, title), el("p", { class: "line" }, about), list);
+
+  function set(name, done, of, text) {
+    const { bar, text: said } = places.get(name);
+    bar.max = Math.max(1, of ?? 1);
+    bar.value = done ?? (of === null ? 1 : 0);
+    put(said, text);
+  }
+
+  function show(p) {
+    const f = p.front;
+    put(title, f ? `Micro-batch ${count(f.number)}` : "Micro-batch");
+    if (!f) { put(about, "None was opened yet."); return; }
+    const records = f.records === null ? "" : ` · ${plural(f.records, "record")}`;
+    put(about, { open: `open: it is being read${records}`, done: "all of it is done; nothing is in flight",
+      sealed: `sealed, on its way${records}${f.after ? ` · ${count(f.after)} more behind it` : ""}` }[f.state]);
+    set("read", f.read.done, f.read.of, `${f.read.done} of ${plural(f.read.of, "source")}`);
+    if (f.processed && places.has("processed")) set("processed", f.processed.done, f.processed.of, f.processed.done ? "yes" : "not yet");
+    set("sealed", f.sealed.done, f.sealed.of, f.sealed.done ? "yes" : "not yet");
+    set("acked", f.acked.done, f.acked.of, `${f.acked.done} of ${plural(f.acked.of, "source")}`);
+    const got = Object.entries(f.delivered);
+    if (!few) {
+      const whole = got.filter(([, d]) => f.state === "done" || (d.of !== null && d.done >= d.of)).length;
+      set("all", whole, got.length, `${count(whole)} of ${plural(got.length, "destination")}`);
+    } else for (const [id, d] of got) {
+      if (!places.has(`d-${id}`)) continue;
+      if (f.state === "done") set(`d-${id}`, 1, 1, "all");
+      else set(`d-${id}`, d.done, d.of ?? 1, d.of === null ? "not yet" : `${count(d.done)} of ${count(d.of)}`);
+    }
+  }
+
+  return { node, show };
+}

@@ -1,0 +1,74 @@
+"""The micro-batch in front: the first one that is not delivered everywhere and acked, and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.topology import Node
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.looks import DestinationLook, Look
+    from conduit_tasks.topology import Pipeline
+
+
+def front(pipeline: Pipeline, look: Look) -> dict[str, Any] | None:
+    """Returns the stages of the micro-batch in front: the first sealed one that some destination has not confirmed or
+    some source was not told of, else the open one, else the last one, of which everything is done; None before the
+    first. `after`: sealed ones behind it. Each stage tells how much `of` what is `done`."""
+    if look.first is not None:
+        number, total, sealed_at = look.first
+        return _sealed(pipeline, look, number, total, sealed_at)
+    if look.open is not None:
+        return _open(pipeline, look)
+    return _sealed(pipeline, look, look.sealed, None, None) if look.sealed else None
+
+
+def _sealed(pipeline: Pipeline, look: Look, number: int, total: int | None, sealed_at: float | None) -> dict[str, Any]:
+    delivered = {id: _delivered(of, number, total) for id, of in look.destinations.items()}
+    acked = sum(source.acked_to >= number for source in look.sources.values())
+    return {
+        "number": number,
+        "state": "done" if total is None else "sealed",
+        "since": sealed_at,
+        "records": total,
+        "after": look.sealed - number,
+        "read": _all(len(pipeline.sources)),
+        "processed": _all(1) if pipeline.processors else None,
+        "sealed": _all(1),
+        "delivered": delivered,
+        "acked": {"done": acked, "of": len(look.sources)},
+    }
+
+
+def _open(pipeline: Pipeline, look: Look) -> dict[str, Any]:
+    assert look.open is not None
+    of = look.open
+    sources = [node for node in of.nodes if Node(node).kind == "sources"]
+    read, planned = sum(n for _, n in of.read.values()), [n for n, _ in of.read.values()]
+    return {
+        "number": of.number,
+        "state": "open",
+        "since": of.opened_at,
+        "records": None if None in planned else max(read, sum(n for n in planned if n is not None)),
+        "after": 0,
+        "read": {"done": sum(node not in of.missing for node in sources), "of": len(sources)},
+        "processed": {"done": int("processors" not in of.missing), "of": 1} if pipeline.processors else None,
+        "sealed": {"done": 0, "of": 1},
+        "delivered": {d.id: {"done": 0, "of": None} for d in pipeline.destinations},
+        "acked": {"done": 0, "of": len(look.sources)},
+    }
+
+
+def _all(count: int) -> dict[str, int]:
+    return {"done": count, "of": count}
+
+
+def _delivered(of: DestinationLook, number: int, total: int | None) -> Mapping[str, int | None]:
+    """Returns the records of a sealed micro-batch that a destination has confirmed."""
+    if of.state.cursor >= number:
+        return {"done": total, "of": total}
+    if of.state.cursor + 1 < number:
+        return {"done": 0, "of": total}
+    division = of.state.division
+    return {"done": of.state.confirmed_records, "of": total if division is None else division.matched}
