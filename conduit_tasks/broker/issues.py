@@ -1,14 +1,15 @@
-"""What people decided about issues (`dead_letters.issues`): acknowledged, muted, resolved."""
+"""Issues (`operate.issues`) as far as they are kept here: tasks that failed, and what people decided."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.access import Access
+from conduit_tasks.broker.access import Access, seconds
 from conduit_tasks.errors import ConfigError
 
 DecisionState = Literal["acknowledged", "muted", "resolved"]
@@ -24,8 +25,29 @@ class Decision:
     until: float | None = None
 
 
+@dataclass(frozen=True)
+class FailedTasks:
+    """Failed attempts at a task, of one cause. Times in seconds since the epoch, by the server's clock. `node`: that at
+    fault; `by`: that of the task. `since`: the first one after the task had last succeeded; `succeeded`: when it has
+    succeeded since, 0: never; `days`: days since the epoch → how many; `log`: where the log of the last one is: dag,
+    run, task, map_index, try."""
+
+    node: str
+    by: str
+    error_class: str
+    shape: str
+    error: str
+    log: Mapping[str, Any]
+    first: float
+    last: float
+    since: float
+    count: int
+    days: Mapping[int, int]
+    succeeded: float
+
+
 class Issues:
-    """Decisions about the issues of one pipeline."""
+    """Issues of one pipeline."""
 
     def __init__(self, access: Access) -> None:
         self._access, self._keys = access, access.keys
@@ -49,3 +71,33 @@ class Issues:
             raise ConfigError(
                 f"pipeline {self._access.pipeline} keeps decisions about 10,000 issues already: open some again"
             )
+
+    def failed(self, issue: str, attempt: str, said: Mapping[str, Any]) -> int:
+        """Counts a failed attempt (`attempt` names it: repeated, it counts once); returns how many there are. `said`:
+        node, by, error_class, shape, error, log."""
+        keys = {"failing": self._keys.failing}
+        return int(self._access.run(scripts.FAILED, keys, issue=issue, attempt=attempt, said=dict(said))[0])
+
+    def succeeded(self, node: str) -> None:
+        """Notes that the task of a node went well."""
+        self._access.run(scripts.SUCCEEDED, {"failing": self._keys.failing}, node=node)
+
+    def failing(self) -> dict[str, FailedTasks]:
+        """Returns issue → the failed tasks of one cause."""
+        found = self._access.scanned(self._keys.failing)
+        well = {name.removeprefix("ok:"): seconds(at) or 0.0 for name, at in found.items() if name.startswith("ok:")}
+        out = {}
+        for issue, text in found.items():
+            if issue.startswith("ok:"):
+                continue
+            of = orjson.loads(text.split("|", 2)[2])
+            out[issue] = FailedTasks(
+                **of["said"],
+                first=int(of["first"]) / 1e6,
+                last=int(of["last"]) / 1e6,
+                since=int(of["since"]) / 1e6,
+                count=of["count"],
+                days={int(day): n for day, n in of["days"].items()},
+                succeeded=well.get(of["said"]["by"], 0.0),
+            )
+        return out

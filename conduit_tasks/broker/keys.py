@@ -80,6 +80,12 @@ class Keys:
         return self._tag + "issues"
 
     @property
+    def failing(self) -> str:
+        """hash: issue → failed tasks of one cause: first and last seen, count, a sample; `ok:<node>` → when a node with
+        issues last succeeded. Each for 30 days after it was last seen, 200 at most."""
+        return self._tag + "failing"
+
+    @property
     def under_way(self) -> str:
         """hash: run, began and since (microseconds), records, base, moved, again of the run under way; `node:<node>` →
         time until which it is at work, `for:<node>` → how far ahead that may lie at most (both microseconds),

@@ -107,6 +107,8 @@ ALERT = load("alert")
 ALERTED = load("alerted")
 # issues/
 DECIDE = load("decide")
+FAILED = load("failed")
+SUCCEEDED = load("succeeded")
 # ingest/
 INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")
