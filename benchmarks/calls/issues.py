@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.calls.parts import Call, K
+from benchmarks.calls.parts import Call, K, b
 
 KEPT = 200
 """Issues of failed tasks that `failed.lua` keeps."""
@@ -24,6 +24,11 @@ def cases() -> dict[str, Call]:
                     **{f"ok:destinations.d{n}": "0" for n in range(KEPT)},
                 }
             },
+        ),
+        "looked": Call(
+            {"announced": K.announced},
+            {"mark": "m", "gone": [f"{n:012x}|0:a.b.C" for n in range(b("looked", "gone"))]},
+            {K.announced: {f"{n:012x}|0:a.b.C": "0" for n in range(b("looked", "gone"))}},
         ),
     }
 

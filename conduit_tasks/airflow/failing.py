@@ -42,12 +42,13 @@ def watch(task: Any, pipeline_id: str, node: str) -> None:
     """Has Airflow call the functions below when an attempt at the task has ended, after those that it calls anyhow."""
     fails = partial(failed, pipeline_id=pipeline_id, node=node)
     task.on_retry_callback = [*task.on_retry_callback, fails]
-    task.on_failure_callback = [*task.on_failure_callback, fails]
+    task.on_failure_callback = [*task.on_failure_callback, partial(fails, tells=True)]
     task.on_success_callback = [*task.on_success_callback, partial(succeeded, pipeline_id=pipeline_id, node=node)]
 
 
-def failed(context: Any, *, pipeline_id: str, node: str) -> None:
-    """Counts an attempt that failed in its issue."""
+def failed(context: Any, *, pipeline_id: str, node: str, tells: bool = False) -> None:
+    """Counts an attempt that failed in its issue. `tells`: tells of issues that are new, as no attempt follows."""
+    from conduit_tasks.airflow.alerts import look
     from conduit_tasks.micro_batch.context import open_broker
     from conduit_tasks.operate.issues import note_failure
 
@@ -69,6 +70,9 @@ def failed(context: Any, *, pipeline_id: str, node: str) -> None:
             note_failure(broker, found.node, node, found.error_class, message, attempt, where)
     except Exception as error:  # noqa: BLE001 - the task has failed already
         log.warning("the failure of %s is in no issue: %s: %s", node, type(error).__name__, error)
+        return
+    if tells:
+        look(pipeline_id, str(ti.run_id), context)
 
 
 def succeeded(context: Any, *, pipeline_id: str, node: str) -> None:

@@ -1,8 +1,9 @@
-"""Issues (`operate.issues`) as far as they are kept here: tasks that failed, and what people decided."""
+"""Issues (`operate.issues`) as far as they are kept here: tasks that failed, what people decided, and who was told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -10,9 +11,13 @@ import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access, seconds
+from conduit_tasks.broker.alerts import TELLING
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.redis_client.portions import portions
 
 DecisionState = Literal["acknowledged", "muted", "resolved"]
+MARK = "mark"
+"""Field of `announced` that belongs to no issue."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +106,31 @@ class Issues:
                 succeeded=well.get(of["said"]["by"], 0.0),
             )
         return out
+
+    def announced(self) -> dict[str, int]:
+        """Returns `<issue>|<who>` → the opening that was told last, in microseconds since the epoch."""
+        found = self._access.scanned(self._keys.announced)
+        return {name: int(at) for name, at in found.items() if name != MARK and not name.startswith("claim:")}
+
+    def mark(self) -> str:
+        """Returns the mark of the last look at all issues; "" if there is none."""
+        return self._access.field(self._keys.announced, MARK) or ""
+
+    def announce(self, subject: str, opening: float) -> str:
+        """Claims the telling of an issue to somebody (`subject`: `<issue>|<who>`). `opening`: when it was opened last,
+        in seconds since the epoch; 0: it was never closed. Returns a nonce for `settle` if the caller is to tell it
+        now, else ""."""
+        nonce, ttl = secrets.token_hex(8), int(TELLING * 1e6)
+        keys, opened = {"announced": self._keys.announced}, round(opening * 1e6)
+        (yours,) = self._access.run(scripts.ANNOUNCE, keys, subject=subject, opening=opened, nonce=nonce, ttl=ttl)
+        return nonce if yours else ""
+
+    def settle(self, subject: str, opening: float, nonce: str, *, told: bool) -> None:
+        """Notes that a claimed opening was told (it is not told again), or could not be (the next look tells it)."""
+        keys, opened = {"announced": self._keys.announced}, round(opening * 1e6)
+        self._access.run(scripts.ANNOUNCED, keys, subject=subject, opening=opened, nonce=nonce, told=int(told))
+
+    def looked(self, mark: str, gone: Sequence[str]) -> None:
+        """Notes a look at all issues: its mark, and the subjects whose issues are gone."""
+        for some in [*portions(gone)] or [()]:
+            self._access.run(scripts.LOOKED, {"announced": self._keys.announced}, mark=mark, gone=list(some))
