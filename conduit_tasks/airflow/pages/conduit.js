@@ -13,9 +13,10 @@ import { replays } from "./replays.js";
 import { trial } from "./try.js";
 
 const POLL = 3000;
-const page = document.getElementById("page");
-const problem = document.getElementById("problem");
+const page = /** @type {HTMLElement} */ (document.getElementById("page"));
+const problem = /** @type {HTMLElement} */ (document.getElementById("problem"));
 
+/** @type {Record<string, View>} */
 const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, records, replay: replays, try: trial };
 
 let turn = 0, timer = 0, shown = "";
@@ -25,10 +26,11 @@ async function show() {
   const mine = ++turn, r = route();
   let still = false;
   try {
+    /** @type {View | undefined} */
     const view = r.id ? VIEWS[r.view] : list;
     if (!view) throw new Error(`There is no page ${r.view}; go back to the list of pipelines.`);
-    still = view.still; // it costs too much to be looked at again and again, or holds what is being written
-    const nodes = (await view(r)).filter(Boolean);
+    still = Boolean(view.still); // it costs too much to be looked at again and again, or holds what is being written
+    const nodes = (await view(r)).filter((node) => node !== null && node !== undefined);
     if (mine !== turn) return;
     const typing = shown === location.hash && document.activeElement?.closest("form");
     // What is being typed, marked or asked must not be swept away; the next turn shows it.

@@ -3,6 +3,7 @@
 const NS = "http://www.w3.org/2000/svg";
 const WIDTH = 250, GAP_X = 80, GAP_Y = 22;
 
+/** @param {string} name @param {Record<string, any>} attributes @param {(Node | string)[]} children */
 function svg(name, attributes, ...children) {
   const node = document.createElementNS(NS, name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -10,8 +11,10 @@ function svg(name, attributes, ...children) {
   return node;
 }
 
+/** @param {string} text */
 const fit = (text, length = 34) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 
+/** @param {Box} item @param {number} x @param {number} y @param {number} height */
 function box(item, x, y, height) {
   const group = svg("g", {});
   group.append(svg("title", {}, item.lines.join("\n")));
@@ -22,7 +25,9 @@ function box(item, x, y, height) {
 }
 
 // `columns`: lists of {lines, state}; every item of a column is joined to every item of the next one.
+/** @param {Box[][]} columns @param {string} title */
 export function drawing(columns, title) {
+  /** @param {Box} item */
   const heightOf = (item) => 18 + item.lines.length * 18;
   const heights = columns.map((items) => items.reduce((sum, item) => sum + heightOf(item) + GAP_Y, -GAP_Y));
   const height = Math.max(...heights) + 4;

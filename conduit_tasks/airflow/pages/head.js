@@ -2,8 +2,9 @@
 import { address, framedFor } from "./address.js";
 import { badge, el, outward } from "./parts.js";
 
-export const said = document.getElementById("said");
+export const said = /** @type {HTMLElement} */ (document.getElementById("said"));
 
+/** @param {Route} r @param {string} dag @param {string} [status] @returns {Node[]} */
 export function head(r, dag, status) {
   const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["issues", "Issues"], ["dead-letters", "Dead letters"],
     ["records", "Records"], ["try", "Try"], ["replay", "Replay"], ["record", "A record"]];

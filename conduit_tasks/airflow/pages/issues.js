@@ -5,8 +5,10 @@ import { head, said } from "./head.js";
 import { redrive } from "./letters.js";
 import { at, count, el, outward, plural, table } from "./parts.js";
 
+/** @type {Record<string, string>} */
 const WHAT = { acknowledged: "Acknowledge", muted: "Mute a day", resolved: "Resolve", open: "Open again" };
 
+/** @param {string} id @param {Issue} issue @param {string} state */
 async function decide(id, issue, state) {
   const until = state === "muted" ? new Date(Date.now() + 86400000).toISOString() : null;
   try {
@@ -18,6 +20,7 @@ async function decide(id, issue, state) {
   document.dispatchEvent(new Event("conduit:again"));
 }
 
+/** @param {Route} r @param {Issue} issue */
 function buttons(r, issue) {
   // One that a success has resolved is not decided yet: it may come back.
   const next = issue.state === "open" ? ["acknowledged", "muted", "resolved"] : issue.decision ? ["open"] : ["acknowledged", "muted"];
@@ -26,6 +29,7 @@ function buttons(r, issue) {
     ...(issue.kind === "task" ? [] : again(r, issue)));
 }
 
+/** @param {Route} r @param {Issue} issue */
 function again(r, issue) {
   return [
     el("button", { id: `would-${issue.id}`, onclick: () => redrive(r, true, { issues: [issue.id] }) }, "What would go?"),
@@ -33,15 +37,18 @@ function again(r, issue) {
 }
 
 // How often it was seen, and where that is told in full: the letters, or the log of the last attempt that failed.
+/** @param {Route} r @param {Issue} issue */
 function seen(r, issue) {
-  if (issue.kind !== "task") return [el("a", { href: address([r.id, "dead-letters"], { issue: issue.id }) }, plural(issue.count, "dead letter"))];
+  if (!issue.log) return [el("a", { href: address([r.id, "dead-letters"], { issue: issue.id }) }, plural(issue.count, "dead letter"))];
   const { dag, run, task, map_index: mapped, try: attempt } = issue.log;
   const part = mapped >= 0 ? `/mapped/${mapped}` : "";
   return [el("span", {}, plural(issue.count, "failed attempt")),
     outward(`/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${part}?try_number=${attempt}`, "Log of the last one")];
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function issues(r) {
+  /** @type {[Graph, Page<Issue>]} */
   const [graph, found] = await Promise.all([ask(of(r.id, "topology")),
     ask(of(r.id, "issues"), { state: r.query.get("state"), offset: r.query.get("offset"), limit: PAGE })]);
   return [

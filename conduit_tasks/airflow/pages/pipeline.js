@@ -6,6 +6,7 @@ import { drawing } from "./drawing.js";
 import { head, said } from "./head.js";
 import { age, at, badge, bytes, count, el, outward, plural, table, when } from "./parts.js";
 
+/** @param {string} id @param {string} what @param {Json} body */
 async function change(id, what, body) {
   try {
     const done = await ask(of(id, what), {}, body);
@@ -16,6 +17,7 @@ async function change(id, what, body) {
   document.dispatchEvent(new Event("conduit:again"));
 }
 
+/** @param {Shown} p */
 function controls(p) {
   const active = ["running", "recovering"].includes(p.status);
   return el("div", { class: "head" },
@@ -28,6 +30,7 @@ function controls(p) {
 }
 
 // Of an isolated pipeline each destination can be stopped alone.
+/** @param {Shown} p @param {ShownDestination} d */
 function destinationControl(p, d) {
   if (!p.isolate) return [];
   const stopped = d.status === "stopped";
@@ -35,10 +38,13 @@ function destinationControl(p, d) {
     onclick: () => change(p.pipeline, stopped ? "start" : "stop", { destination: d.id }) }, stopped ? "Start" : "Stop")];
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function overview(r) {
+  /** @type {[Shown, Graph]} */
   const [p, graph] = await Promise.all([ask(of(r.id)), ask(of(r.id, "topology"))]);
   const over = await charts(r, p);
   const read = Object.fromEntries(p.sources.map((s) => [s.id, s.read]));
+  /** @type {Box[][]} */
   const columns = [graph.sources.map((s) => ({ lines: [s.id, s.plugin, ...s.processors.map((x) => `· ${x.plugin}`), `${count(read[s.id])} read`] }))];
   if (graph.processors.length) columns.push([{ lines: ["processors", ...graph.processors.map((x) => `· ${x.id}: ${x.plugin}`)] }]);
   const about = Object.fromEntries(p.destinations.map((d) => [d.id, d]));
@@ -80,10 +86,13 @@ export async function overview(r) {
   ];
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function microBatches(r) {
+  /** @type {[Graph, Page<ShownMicroBatch>]} */
   const [graph, found] = await Promise.all([
     ask(of(r.id, "topology")), ask(of(r.id, "micro-batches"), { until: r.query.get("until"), offset: r.query.get("offset"), limit: PAGE })]);
   const ids = graph.destinations.map((d) => d.id);
+  /** @param {ShownMicroBatch} m @param {string} id */
   const share = (m, id) => {
     const d = m.destinations[id];
     if (d.delivered) return "✓ delivered";
@@ -91,7 +100,7 @@ export async function microBatches(r) {
   };
   return [
     ...head(r, graph.dag_id),
-    el("h2", {}, r.query.get("until") ? `Micro-batches up to ${at(r.query.get("until"))} UTC` : "Micro-batches"),
+    el("h2", {}, r.query.get("until") ? `Micro-batches up to ${at(/** @type {string} */ (r.query.get("until")))} UTC` : "Micro-batches"),
     table(["#Number", "State", "#Records", "#Bytes", "Sealed (UTC)", ...ids],
       found.items.map((m) => [count(m.number), m.missing?.length ? `${m.state}, waits for ${m.missing.join(", ")}` : m.state,
         count(m.records), m.bytes === undefined ? "–" : bytes(m.bytes), when(m.sealed_at), ...ids.map((id) => share(m, id))]),
