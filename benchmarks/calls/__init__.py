@@ -5,14 +5,14 @@ A script that has no list and no loop takes what any command takes and has no ca
 
 from __future__ import annotations
 
-from benchmarks.calls import batches, deliveries, ingest, upkeep
+from benchmarks.calls import batches, deliveries, ingest, issues, upkeep
 from benchmarks.calls.parts import Call
 from benchmarks.calls.stored import MUCH, stored
 
 
 def bare() -> dict[str, Call]:
     """The same without those that bring much with them."""
-    return {**deliveries.cases(), **batches.cases(), **upkeep.cases(), **ingest.cases()}
+    return {**deliveries.cases(), **batches.cases(), **upkeep.cases(), **ingest.cases(), **issues.cases()}
 
 
 def cases() -> dict[str, Call]:

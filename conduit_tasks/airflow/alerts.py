@@ -1,9 +1,9 @@
-"""Alerts: a destination whose oldest unconfirmed record is older than its `deadline`, or a rule of the alert that is
-broken, calls Airflow notifiers.
+"""Alerts: a destination whose oldest unconfirmed record is older than its `deadline`, a rule of the alert that is
+broken, or an issue that is new, calls Airflow notifiers.
 
-`plan` checks them, so runs that find no work check them too, and so do the acks, also after a destination has
-failed. Each breach is told once, and once more when it is over, however many runs see it. Alerts are bookkeeping: an
-error in them is logged, and the next run tells.
+`plan` checks them, so runs that find no work check them too, and so do the acks, also after a destination has failed,
+and a task that has failed for good. Each breach is told once, and once more when it is over, however many runs see it.
+Alerts are bookkeeping: an error in them is logged, and the next run tells.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.airflow.alert_rules import findings
+from conduit_tasks.airflow.issue_alerts import tell_issues
 from conduit_tasks.errors import BrokerUnavailable, ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RULES = ("lag", "dead_letters", "no_data")
+RULES = ("lag", "dead_letters", "no_data", "issues")
 """Rules that an alert may have of its own."""
 VARIABLE = "conduit_alerts"
 """Airflow Variable with the `alerts` (JSON) of pipelines that have none of their own."""
@@ -42,16 +43,17 @@ def looking(pipeline_id: str, run_id: str) -> Iterator[None]:
     look(pipeline_id, run_id)
 
 
-def look(pipeline_id: str, run_id: str) -> None:
-    """Sends the alerts of a pipeline that are due; logs a warning if that fails."""
+def look(pipeline_id: str, run_id: str, task: Any = None) -> None:
+    """Sends the alerts of a pipeline that are due; logs a warning if that fails. `task`: the context of a task that has
+    ended; while it runs, Airflow knows it."""
     try:
-        tell(pipeline_id, run_id)
+        tell(pipeline_id, run_id, task)
     except Exception as error:  # noqa: BLE001 - no run fails by its alerts
         log.warning("deadlines of %s: %s: %s", pipeline_id, type(error).__name__, error)
 
 
-def tell(pipeline_id: str, run_id: str) -> None:
-    """Sends the alerts that are due for a pipeline. Raises ConfigError if the Variable is wrong."""
+def tell(pipeline_id: str, run_id: str, task: Any = None) -> None:
+    """Sends the alerts that are due (`task`: see `look`). Raises ConfigError if the Variable is wrong."""
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.pipeline.load import get_pipeline
 
@@ -66,8 +68,10 @@ def tell(pipeline_id: str, run_id: str) -> None:
                 subject = f"{found.subject}|{n}:{alert['notifier']}"
                 if not (nonce := context.broker.alerts.claim(subject, found.late)):
                     continue
-                told = _notify(alert, found.about)
+                told = _notify(alert, found.about, task)
                 context.broker.alerts.settle(subject, found.late, nonce, told=told)
+        who = {f"{n}:{alert['notifier']}": alert for n, alert in alerts if alert.get("issues")}
+        tell_issues(context, who, lambda name, about: _notify(who[name], about, task))
 
 
 def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:
@@ -88,11 +92,11 @@ def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:
         ) from None
 
 
-def _notify(alert: Mapping[str, Any], about: Mapping[str, Any]) -> bool:
+def _notify(alert: Mapping[str, Any], about: Mapping[str, Any], task: Any) -> bool:
     """Calls the notifier and returns whether it succeeded."""
     try:
         notifier = load_notifier(alert["notifier"])(**alert["arguments"])
-        notifier({**_task_context(), "conduit": about})
+        notifier({**(_task_context() if task is None else dict(task)), "conduit": about})
     except Exception as error:  # noqa: BLE001 - a notifier may raise anything, and the run goes on
         log.warning("%s was not told that %s: %s: %s", alert["notifier"], about["message"], type(error).__name__, error)
         return False

@@ -22,6 +22,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, Param, TaskGroup, chain
 from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.asset_steps import AssetStepOperator, alias_of
 from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
+from conduit_tasks.airflow.failing import watch
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.airflow.resend import build_resend_dag
 from conduit_tasks.airflow.schedule import drain_limit, schedule_of
@@ -88,6 +89,7 @@ def add_tasks(pipeline: Pipeline, *, among_others: bool = False) -> None:
         op_kwargs={"pipeline_id": pipeline.id},
         ignore_downstream_trigger_rules=not among_others,
     )
+    watch(plan, pipeline.id, "plan")
     sources = _group("sources", pipeline.sources, pipeline)
     fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
     fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
@@ -134,7 +136,7 @@ def _assets(uris: Iterable[str]) -> list[Asset]:
 
 def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], **more: Any) -> ConduitSubmitOperator:
     limit = drain_limit(pipeline)
-    return ConduitSubmitOperator(
+    task = ConduitSubmitOperator(
         task_id=task_id,
         pipeline_id=pipeline.id,
         node=node,
@@ -147,12 +149,14 @@ def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str],
         execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit),
         **more,
     )
+    watch(task, pipeline.id, node)
+    return task
 
 
 def _acks(pipeline: Pipeline, plan: str) -> TaskGroup:
     with TaskGroup("acks") as group:
         for n, source in enumerate(pipeline.sources):
-            PythonOperator(
+            ack = PythonOperator(
                 task_id=safe_name(source.id),
                 python_callable=tasks.ack,
                 op_kwargs={
@@ -164,6 +168,7 @@ def _acks(pipeline: Pipeline, plan: str) -> TaskGroup:
                 priority_weight=FIRST["acks"],
                 weight_rule="absolute",
             )
+            watch(ack, pipeline.id, Node.ack(source.id))
     return group
 
 
@@ -186,6 +191,7 @@ def _steps(pipeline: Pipeline, destinations: TaskGroup) -> TaskGroup:
                 priority_weight=FIRST["acks"],
                 weight_rule="absolute",
             )
+            watch(step, pipeline.id, f"steps.{each.id}")
             chain(destinations.get_child_by_label(name), step)
     return group
 

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowException
 from conduit_tasks.airflow import lineage
 from conduit_tasks.airflow.asset_events import tell_assets
 from conduit_tasks.airflow.compat import AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from conduit_tasks.airflow.failing import NodeFailed
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
@@ -24,8 +25,8 @@ from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.on_delivered import stepping
 from conduit_tasks.airflow.tasks import fail_without_retry, run_of
 from conduit_tasks.application import APPLICATION
-from conduit_tasks.errors import ConfigError
-from conduit_tasks.exit_codes import HELD, SAID, STOPPED, WAITING
+from conduit_tasks.errors import ConfigError, PipelineStopped
+from conduit_tasks.exit_codes import ENDED, HELD, SAID, STOPPED, WAITING
 from conduit_tasks.logs import about
 from conduit_tasks.topology import Node
 
@@ -131,7 +132,8 @@ class ConduitSubmitOperator(SparkSubmitOperator):
                 return False
             if self._hook.exit_code not in SAID:
                 self._died(run_id, self._hook.exit_code)
-            raise self._outcome(self._hook, error) from error
+            outcome = self._outcome(self._hook, error)
+            raise outcome from outcome.__cause__ or error
         ends.well = ends.worked = True
         done = self._hook.events.get("done", {})
         if done.get("again"):
@@ -227,8 +229,15 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         if hook.exit_code == HELD:
             return AirflowSkipException(reason or f"another run works on {self.node}")
         if hook.exit_code == STOPPED:
-            return AirflowFailException(reason or f"pipeline {self.pipeline_id} is stopped; see the log above")
-        return AirflowException(f"{self.node}: {reason}") if reason else error
+            stopped = AirflowFailException(reason or f"pipeline {self.pipeline_id} is stopped; see the log above")
+            stopped.__cause__ = PipelineStopped(str(stopped))
+            return stopped
+        if reason:
+            return NodeFailed(f"{self.node}: {reason}", str(said.get("error") or "failed"), reason)
+        if hook.exit_code == ENDED:
+            return NodeFailed(str(error), "", "asked to end")
+        how = f"its driver ended without a word (exit code {hook.exit_code}); see the task's log"
+        return NodeFailed(str(error), "failed" if hook.exit_code in SAID else "killed", how)
 
 
 def was_cleared(ti: Any, retries: int | None) -> bool:

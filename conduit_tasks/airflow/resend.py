@@ -20,6 +20,7 @@ from airflow.sdk import DAG, Param, TaskGroup
 
 from conduit_tasks.airflow.compat import AirflowFailException, AirflowSkipException
 from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
+from conduit_tasks.airflow.failing import watch
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 from conduit_tasks.pipeline.names import resend_dag_id, safe_name
@@ -77,12 +78,15 @@ def build_resend_dag(pipeline: Pipeline) -> DAG:
         )
         with TaskGroup("destinations") as group:
             for destination in pipeline.destinations:
-                PythonOperator(
+                deliver = PythonOperator(
                     task_id=safe_name(destination.id),
                     python_callable=deliver_run,
                     op_kwargs={**about, "destination": destination.id},
                     execution_timeout=TIMEOUT,
                 )
+                watch(deliver, pipeline.id, f"resend/destinations.{destination.id}")
+        watch(plan, pipeline.id, "resend/plan")
+        watch(letters, pipeline.id, "resend/redrive")
         plan >> [letters, group]
     return dag
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from conduit_tasks.airflow.alerts import look, looking
 from conduit_tasks.airflow.compat import AirflowFailException
 from conduit_tasks.airflow.follow import follow
-from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
+from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, SourceError, StateLost
 from conduit_tasks.exit_codes import STOPPED
 from conduit_tasks.logs import about
 from conduit_tasks.micro_batch.halting import ended_by_force
@@ -95,5 +95,6 @@ def ack(  # noqa: PLR0917 - what Airflow hands over by name
     if why is None and isinstance(planned, dict):
         why = planned.get("left_out", {}).get(source_id)
     if why:
-        raise AirflowFailException(f"the source {source_id} was left out of this run: {why}")
+        left_out = SourceError(f"the source {source_id} was left out of this run: {why}")
+        raise AirflowFailException(str(left_out)) from left_out
     return done

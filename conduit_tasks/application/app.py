@@ -112,9 +112,10 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         # Not every call to Spark goes through our code, for example those of an SQL statement.
         told = error if isinstance(error, errors.ConduitError | WorkerLost) else lost(error)
+        said = told or error
+        event("failed", reason=str(said) or type(said).__name__, error=type(said).__name__, **where)
         if told is None:
             raise
-        event("failed", reason=str(told), error=type(told).__name__, **where)
         return 1
     seconds = round(time.monotonic() - started, 3)
     event("done", said=ended.reason, again=ended.again or None, seconds=seconds, **where)

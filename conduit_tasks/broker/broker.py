@@ -85,7 +85,7 @@ class Broker:
         self.runs = Runs(access)
         """Nodes at work in a run, and the bell."""
         self.issues = Issues(access)
-        """What people decided about failures of one kind."""
+        """Failed tasks of one cause; what people decided about failures of one cause, and who was told."""
         self.series = Series(access)
         """What the pipeline and its nodes did lately, in buckets of time."""
         self.alerts = Alerts(access)

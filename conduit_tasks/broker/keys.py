@@ -81,6 +81,18 @@ class Keys:
         return self._tag + "issues"
 
     @property
+    def failing(self) -> str:
+        """hash: issue → failed tasks of one cause: first and last seen, count, a sample; `ok:<node>` → when a node with
+        issues last succeeded. Each for 30 days after it was last seen, 200 at most."""
+        return self._tag + "failing"
+
+    @property
+    def announced(self) -> str:
+        """hash: `<issue>|<who>` → the opening of an issue that was told last; claims of those that are telling one;
+        mark of what the last look at the dead letters saw. Each until its issue is gone."""
+        return self._tag + "announced"
+
+    @property
     def under_way(self) -> str:
         """hash: run, began and since (microseconds), records, base, moved, again of the run under way; `node:<node>` →
         time until which it is at work, `for:<node>` → how far ahead that may lie at most (both microseconds),

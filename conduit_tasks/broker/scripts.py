@@ -107,6 +107,11 @@ ALERT = load("alert")
 ALERTED = load("alerted")
 # issues/
 DECIDE = load("decide")
+FAILED = load("failed")
+SUCCEEDED = load("succeeded")
+ANNOUNCE = load("announce")
+ANNOUNCED = load("announced")
+LOOKED = load("looked")
 # ingest/
 INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")

@@ -1,11 +1,12 @@
-"""`conduit issues`: dead letters grouped by their cause; what somebody decided about each; all of one sent again."""
+"""`conduit issues`: dead letters and failed tasks grouped by their cause, and what somebody decided about each."""
 
 from __future__ import annotations
 
 import getpass
 import socket
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,7 +32,8 @@ def list_(
     every: Annotated[bool, typer.Option("--all", help="Also those that are acknowledged, muted or resolved.")] = False,
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
 ) -> None:
-    """List the issues of PIPELINE: dead letters by node, class and shape of message. Exit code 1 if one is open."""
+    """List the issues of PIPELINE: dead letters and failed attempts at tasks, by node, class and shape of message. Exit
+    code 1 if one is open."""
     from conduit_tasks.micro_batch.context import opened
 
     with opened(pipeline, "issues") as context:
@@ -42,15 +44,19 @@ def list_(
     if format is Format.json:
         print_json([as_json(issue) for issue in shown])
     else:
-        headers = ["issue", "state", "letters", "keys", "first", "last", "node", "class", "message"]
+        headers = ["issue", "of", "state", "count", "keys", "first", "last", "node", "class", "message"]
         print_table(
             headers,
             [
-                (i.id, i.state, i.count, i.affected, i.first[:19], i.last[:19], i.node, i.error_class, i.shape)
+                (i.id, i.kind, i.state, i.count, i.affected, i.first[:19], i.last[:19], i.node, i.error_class, i.shape)
                 for i in shown
             ],
         )
-        if shown:
+        for issue in shown:
+            if issue.log:
+                well = f"; it has succeeded since, at {issue.succeeded[:19]}" if issue.succeeded else ""
+                note(f"{issue.id}, {logged(issue.log)}: {issue.sample['error']}{well}")
+        if any(issue.kind == "dead letters" for issue in shown):
             note(f"`conduit dead-letters list {pipeline} --issue ISSUE` lists its letters, `redrive` sends them again")
     if any(issue.state == "open" for issue in found):
         raise typer.Exit(1)
@@ -97,15 +103,12 @@ def _decide(pipeline: str, id: str, state: DecisionState | Literal["open"], unti
 
 
 def _issues(context: Context) -> list[Issue]:
-    from conduit_tasks.dead_letters.book import read_book
-    from conduit_tasks.dead_letters.issues import issues, key_text
-    from conduit_tasks.dead_letters.marks import Marks
-    from conduit_tasks.dead_letters.store import DeadLetterStore
-    from conduit_tasks.record import jsons
+    from conduit_tasks.operate.issues import stored, together
 
-    root, broker = context.settings.path(context.settings.dead_letters), context.broker
-    store, marks = DeadLetterStore(root, context.pipeline.id), Marks(root, context.pipeline.id)
-    rows = [entry.row for entry in read_book(store, marks, broker).entries if entry.open]
-    for row in rows:
-        row["key"] = key_text(jsons.exact(row["record"])["key"])
-    return issues(rows, broker.issues.decisions(), broker.access.now())
+    return together(stored(context), context.broker)
+
+
+def logged(log: Mapping[str, Any]) -> str:
+    """Returns where the log of a failed attempt is, in words."""
+    mapped = f" [{log['map_index']}]" if log["map_index"] >= 0 else ""
+    return f"try {log['try']} of {log['task']}{mapped} in run {log['run']} of {log['dag']}"

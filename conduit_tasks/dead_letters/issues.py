@@ -1,7 +1,7 @@
-"""Failures as issues: dead letters that have the same cause, as far as node, class and the shape of the message say.
+"""Failures as issues: those that have the same cause, as far as node, class and the shape of the message say.
 
-An issue is no state of its own: it is found in the dead letters that are open. What people decided about it is kept in
-the broker, by the issue's id.
+An issue of dead letters is no state of its own: it is found in the dead letters that are open. What people decided
+about it is kept in the broker, by the issue's id.
 """
 
 from __future__ import annotations
@@ -42,14 +42,20 @@ def shape(message: str) -> str:
 
 def issue_of(row: Mapping[str, Any]) -> str:
     """Returns the id of the issue to which a dead letter, a row of the store, belongs."""
-    said = "\0".join((str(row["node"]), str(row["error_class"]), shape(str(row["error"]))))
-    return hashlib.sha256(said.encode(errors="replace")).hexdigest()[:12]
+    return issue_id(str(row["node"]), str(row["error_class"]), shape(str(row["error"])))
+
+
+def issue_id(*said: str) -> str:
+    """Returns the id of an issue by what its failures have in common."""
+    return hashlib.sha256("\0".join(said).encode(errors="replace")).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Issue:
-    """Dead letters of one cause. `first`, `last`: times (ISO 8601) of the first and the last of them; `sample`: the row
-    of the last one; `keys`: some of the records' keys, `affected`: how many there are."""
+    """Failures of one cause: dead letters, or attempts at a task. `first`, `last`: times (ISO 8601) of the first and
+    the last of them; `sample`: the row of the last letter, or the last error; `keys`: some of the records' keys,
+    `affected`: how many there are. `opening`: when it was last opened again, in seconds since the epoch; 0: it was
+    never closed. Of tasks alone: `succeeded`, when the node has succeeded since; `log`, where the last one's log is."""
 
     id: str
     node: str
@@ -66,6 +72,10 @@ class Issue:
     decision: Decision | None = None
     days: Mapping[str, int] = field(default_factory=dict)
     """Day → how many."""
+    kind: Literal["dead letters", "task"] = "dead letters"
+    opening: float = 0.0
+    succeeded: str | None = None
+    log: Mapping[str, Any] | None = None
 
 
 def issues(rows: Iterable[Mapping[str, Any]], decisions: Mapping[str, Decision], now: float) -> list[Issue]:
@@ -74,7 +84,11 @@ def issues(rows: Iterable[Mapping[str, Any]], decisions: Mapping[str, Decision],
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(issue_of(row), []).append(row)
-    found = [_issue(id, of, decisions.get(id), now) for id, of in groups.items()]
+    return ordered(_issue(id, of, decisions.get(id), now) for id, of in groups.items())
+
+
+def ordered(found: Iterable[Issue]) -> list[Issue]:
+    """Returns issues in order: those that need somebody first, then the newest."""
     return sorted(found, key=lambda i: (i.state != "open", _reversed(i.last), i.id))
 
 
@@ -105,19 +119,25 @@ def _issue(id: str, rows: list[Mapping[str, Any]], decision: Decision | None, no
         state=state(decision, last["at"].timestamp(), now),
         decision=decision,
         days=days,
+        opening=over(decision, last["at"].timestamp(), now) or 0.0,
     )
 
 
 def state(decision: Decision | None, last: float, now: float) -> State:
     """Returns the state of an issue that was seen last at `last`: one that was resolved is open again if it was seen
     since, one that was muted if its time is over."""
+    return "open" if decision is None or over(decision, last, now) is not None else decision.state
+
+
+def over(decision: Decision | None, last: float, now: float) -> float | None:
+    """Returns since when a decision holds no more; None: it holds, or there is none."""
     if decision is None:
-        return "open"
+        return None
     if decision.state == "resolved" and last > decision.at:
-        return "open"
+        return decision.at
     if decision.state == "muted" and decision.until is not None and now >= decision.until:
-        return "open"
-    return decision.state
+        return decision.until
+    return None
 
 
 SAMPLE = ("destination", "epoch", "micro_batch", "seq", "ord", "id", "error", "attempts", "at", "key")
@@ -127,7 +147,9 @@ def as_json(issue: Issue) -> dict[str, Any]:
     """Returns an issue as JSON types, without the sample's record."""
     sample = {name: issue.sample.get(name) for name in SAMPLE} | {"at": issue.sample["at"].isoformat()}
     decision = issue.decision and dict(vars(issue.decision))
-    return {**vars(issue), "sample": sample, "decision": decision}
+    found = {**vars(issue), "sample": sample, "decision": decision}
+    del found["opening"]
+    return found
 
 
 def key_text(key: Any) -> str | None:

@@ -247,7 +247,7 @@ class HandlerKeys(Keys):
 
 class AlertKeys(Keys):
     """A notifier that is called once when a destination misses its `deadline` or a rule here is broken, and once when
-    that is over."""
+    that is over; and once for each issue that is new, or open again, if it asks for them."""
 
     notifier: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
     """A notifier of Airflow's: `package.module.Class`."""
@@ -259,6 +259,8 @@ class AlertKeys(Keys):
     """Rule: fewer dead letters than this in such a time, such as `5/h`; at most 14 days."""
     no_data: Duration | None = None
     """Rule: something was read within this time; at most 14 days."""
+    issues: bool = False
+    """Whether it is told of issues: failures of one cause, of records or of tasks."""
 
 
 class RecoveryKeys(Keys):

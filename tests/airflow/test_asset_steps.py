@@ -74,8 +74,8 @@ class Airflow:
         ]
         self.events += new if ends != "rejected" else []
         if ends != "dead":
-            [told] = step.on_success_callback
-            told(context)
+            for told in step.on_success_callback:
+                told(context)
         else:
             step._held.close()
         return [each.extra["micro_batch"] for each in new]

@@ -19,6 +19,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from conduit_tasks.airflow import forked
+from conduit_tasks.airflow.failing import NodeFailed
 from conduit_tasks.airflow.hook import describe_event, parse_event
 from conduit_tasks.airflow.operator import ConduitSubmitOperator, was_cleared
 from conduit_tasks.errors import ConduitError
@@ -169,7 +170,7 @@ def test_a_missing_connection_is_named_and_asked_for_again(
         ("waiting", 3, AirflowSkipException),
         ("stopped", 4, AirflowFailException),
         ("held", 5, AirflowSkipException),
-        ("failed", 1, AirflowException),
+        ("failed", 1, NodeFailed),
     ],
 )
 def test_an_exit_code_becomes_a_state_with_the_reason(

@@ -201,6 +201,40 @@ async def _issues(site: str, browser: str) -> None:
         assert tab.errors == []
 
 
+def test_an_issue_of_a_task_leads_to_its_log_and_says_when_the_task_succeeded(
+    site: str, browser: str, home: Path
+) -> None:
+    from conduit_tasks.operate.issues import note_failure
+
+    write_pipeline(home, "p", PIPELINE.replace("URL", "http://localhost:1/"))
+    broker = broker_of("p")
+    log = {"dag": "p", "run": "manual__1+2", "task": "sources.in", "map_index": -1, "try": 2}
+    note_failure(broker, "sources.in", "sources.in", "SourceError", "in.txt is gone; put it back", "1", log)
+    asyncio.run(_task_issue(site, browser))
+
+
+async def _task_issue(site: str, browser: str) -> None:
+    async with tab_of(browser, "none", site) as tab:
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/issues")
+        await tab.until("document.querySelector('.issue.open')")
+        shown = await tab.js("document.querySelector('.issue').innerText")
+        for said in ("sources.in: SourceError", "1 failed attempt", "in.txt is gone; put it back"):
+            assert said in shown
+        assert await tab.js("document.querySelector('.issue a').getAttribute('href')") == (
+            "/dags/p/runs/manual__1%2B2/tasks/sources.in?try_number=2"
+        )
+        buttons = "[...document.querySelectorAll('.issue button')].map((one) => one.textContent).join()"
+        assert await tab.js(buttons) == "Acknowledge,Mute a day,Resolve", "there is nothing to send again"
+        broker_of("p").issues.succeeded("sources.in")
+        await tab.until("document.querySelector('.issue.resolved')")
+        assert "succeeded since" in await tab.js("document.querySelector('.issue').innerText")
+        assert await tab.js(buttons) == "Acknowledge,Mute a day"
+        await tab.js("document.querySelector('[id^=acknowledged-]').click()")
+        await tab.until("document.querySelector('.issue.acknowledged')")
+        assert await tab.js(buttons) == "Open again"
+        assert tab.errors == []
+
+
 async def _records(site: str, tab: Tab) -> None:
     # The last records of a stage, with the answers of its target
     await tab.size(1280, 900)

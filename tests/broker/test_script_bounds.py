@@ -45,6 +45,9 @@ WHOLE: Mapping[tuple[str, str], str] = {
     **dict.fromkeys((("seal", "decode"), ("stage", "decode")), "nodes of the file, slices of one source (plan.SLICES)"),
     ("restage", "decode"): "the same",
     ("trip", "decode"): "one breaker: seven short texts",
+    **dict.fromkeys(
+        (("failed", "HGETALL"), ("failed", "decode")), "200 issues of at most 1,000 characters and 14 days"
+    ),
 }
 """What a script takes as a whole, and why that is bounded."""
 

@@ -1,4 +1,4 @@
-"""`/v1/pipelines/{id}/issues`: dead letters grouped by their cause, and what somebody decided about each."""
+"""`/v1/pipelines/{id}/issues`: dead letters and failed tasks grouped by their cause, and what somebody decided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from conduit_tasks.airflow.api.dead_letters import open_rows
 from conduit_tasks.airflow.api.door import Body, Time
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
-from conduit_tasks.dead_letters.issues import Issue, as_json, issues
+from conduit_tasks.dead_letters.issues import Issue, as_json
+from conduit_tasks.operate.issues import together
 from conduit_tasks.topology import Pipeline
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/issues", tags=["dead letters"])
@@ -35,8 +36,9 @@ def list_issues(
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Lists issues: open dead letters of one node, class and shape of message, open ones first, then the newest. One
-    that was resolved is open again if it is seen again, one that was muted if its time is over."""
+    """Lists issues: open dead letters, and failed attempts at tasks, of one node, class and shape of message, open ones
+    first, then the newest. One that was resolved is open again if it is seen again, one that was muted if its time is
+    over; one of a task is resolved once the task has succeeded."""
     found = [issue for issue in _issues(pipeline) if state in (None, issue.state)]
     return page([as_json(issue) for issue in found[offset:][:limit]], len(found), offset, limit)
 
@@ -54,5 +56,4 @@ def decide_issue(pipeline: Changed, issue_id: IssueId, body: Decide, user: GetUs
 
 def _issues(pipeline: Pipeline) -> list[Issue]:
     with brokers() as broker_of:
-        broker = broker_of(pipeline.id)
-        return issues(open_rows(pipeline), broker.issues.decisions(), broker.access.now())
+        return together(open_rows(pipeline), broker_of(pipeline.id))

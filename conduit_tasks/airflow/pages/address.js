@@ -4,19 +4,22 @@ import { count, el } from "./parts.js";
 export const PAGE = 50;
 export const framedFor = new URLSearchParams(location.search).get("dag");
 
+/** @returns {Route} */
 export function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [id, view = "", ...rest] = path.split("/").map(decodeURIComponent);
   return { id, view, rest, query: new URLSearchParams(query) };
 }
 
+/** @param {(string | number)[]} parts @param {Query} [query] */
 export function address(parts, query = {}) {
   const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== 0);
-  return `#/${parts.map(encodeURIComponent).join("/")}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
+  return `#/${parts.map(encodeURIComponent).join("/")}${kept.length ? `?${new URLSearchParams(kept.map(([name, value]) => [name, String(value)]))}` : ""}`;
 }
 
+/** @param {Page<unknown>} found @param {Route} r */
 export function pager(found, r) {
-  const to = (offset) => () => { location.hash = address([r.id, r.view].filter(Boolean), { ...Object.fromEntries(r.query), offset }); };
+  const to = (/** @type {number} */ offset) => () => { location.hash = address([r.id, r.view].filter(Boolean), { ...Object.fromEntries(r.query), offset }); };
   const last = Math.min(found.offset + found.items.length, found.total);
   return el("p", {},
     el("button", { id: "newer", onclick: to(Math.max(0, found.offset - PAGE)), disabled: found.offset === 0 }, "← Previous"), " ",
@@ -24,11 +27,15 @@ export function pager(found, r) {
     el("span", { class: "dim" }, found.total ? `${count(found.offset + 1)}–${count(last)} of ${count(found.total)}` : "none"));
 }
 
+/** What stands in the fields of a form. @param {HTMLFormElement} form @returns {Record<string, string>} */
+export const entries = (form) => Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
+
 // Fields of a filter; the server does the filtering.
+/** @param {Route} r @param {Field[]} fields */
 export function filters(r, fields) {
-  const form = el("form", { class: "head", onsubmit: (event) => {
+  const form = el("form", { class: "head", onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
-    location.hash = address([r.id, r.view].filter(Boolean), Object.fromEntries(new FormData(form)));
+    location.hash = address([r.id, r.view].filter(Boolean), entries(form));
   } });
   for (const [name, text, options] of fields) {
     const value = r.query.get(name) ?? "";

@@ -3,11 +3,12 @@ import { ROOT } from "./parts.js";
 
 export const API = `${ROOT}/conduit/v1/pipelines`;
 
+/** @param {string} path @param {Query} [query] @param {Json} [body] @returns {Promise<Json>} */
 export async function ask(path, query = {}, body = undefined) {
   const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const answer = await fetch(`${API}${path}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`, {
+  const answer = await fetch(`${API}${path}${kept.length ? `?${new URLSearchParams(kept.map(([name, value]) => [name, String(value)]))}` : ""}`, {
     method: body ? "POST" : "GET",
-    headers: body ? { "Content-Type": "application/json", "X-Conduit-Request": "1" } : {},
+    headers: /** @type {Record<string, string>} */ (body ? { "Content-Type": "application/json", "X-Conduit-Request": "1" } : {}),
     body: body && JSON.stringify(body),
   });
   const found = await answer.json().catch(() => ({ detail: `the server answered ${answer.status}; look at its log` }));
@@ -15,4 +16,5 @@ export async function ask(path, query = {}, body = undefined) {
   return found;
 }
 
+/** @param {string} id @param {(string | number)[]} more */
 export const of = (id, ...more) => "/" + [id, ...more].map(encodeURIComponent).join("/");

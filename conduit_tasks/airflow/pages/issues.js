@@ -1,12 +1,14 @@
-// Failures of one cause, what somebody decided about each, and all of one sent again.
+// Failures of one cause, of records and of tasks, what somebody decided about each, and all of one sent again.
 import { address, filters, PAGE, pager } from "./address.js";
 import { ask, of } from "./ask.js";
 import { head, said } from "./head.js";
 import { redrive } from "./letters.js";
-import { at, count, el, plural, table } from "./parts.js";
+import { at, count, el, outward, plural, table } from "./parts.js";
 
+/** @type {Record<string, string>} */
 const WHAT = { acknowledged: "Acknowledge", muted: "Mute a day", resolved: "Resolve", open: "Open again" };
 
+/** @param {string} id @param {Issue} issue @param {string} state */
 async function decide(id, issue, state) {
   const until = state === "muted" ? new Date(Date.now() + 86400000).toISOString() : null;
   try {
@@ -18,34 +20,54 @@ async function decide(id, issue, state) {
   document.dispatchEvent(new Event("conduit:again"));
 }
 
+/** @param {Route} r @param {Issue} issue */
 function buttons(r, issue) {
-  const next = issue.state === "open" ? ["acknowledged", "muted", "resolved"] : ["open"];
+  // One that a success has resolved is not decided yet: it may come back.
+  const next = issue.state === "open" ? ["acknowledged", "muted", "resolved"] : issue.decision ? ["open"] : ["acknowledged", "muted"];
   return el("div", { class: "head" },
     ...next.map((state) => el("button", { id: `${state}-${issue.id}`, onclick: () => decide(r.id, issue, state) }, WHAT[state])),
-    el("button", { id: `would-${issue.id}`, onclick: () => redrive(r, true, { issues: [issue.id] }) }, "What would go?"),
-    el("button", { id: `redrive-${issue.id}`, onclick: () => redrive(r, false, { issues: [issue.id] }) }, "Send all again"));
+    ...(issue.kind === "task" ? [] : again(r, issue)));
 }
 
+/** @param {Route} r @param {Issue} issue */
+function again(r, issue) {
+  return [
+    el("button", { id: `would-${issue.id}`, onclick: () => redrive(r, true, { issues: [issue.id] }) }, "What would go?"),
+    el("button", { id: `redrive-${issue.id}`, onclick: () => redrive(r, false, { issues: [issue.id] }) }, "Send all again")];
+}
+
+// How often it was seen, and where that is told in full: the letters, or the log of the last attempt that failed.
+/** @param {Route} r @param {Issue} issue */
+function seen(r, issue) {
+  if (!issue.log) return [el("a", { href: address([r.id, "dead-letters"], { issue: issue.id }) }, plural(issue.count, "dead letter"))];
+  const { dag, run, task, map_index: mapped, try: attempt } = issue.log;
+  const part = mapped >= 0 ? `/mapped/${mapped}` : "";
+  return [el("span", {}, plural(issue.count, "failed attempt")),
+    outward(`/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${part}?try_number=${attempt}`, "Log of the last one")];
+}
+
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function issues(r) {
+  /** @type {[Graph, Page<Issue>]} */
   const [graph, found] = await Promise.all([ask(of(r.id, "topology")),
     ask(of(r.id, "issues"), { state: r.query.get("state"), offset: r.query.get("offset"), limit: PAGE })]);
-  const letters = (issue) => address([r.id, "dead-letters"], { issue: issue.id });
   return [
     ...head(r, graph.dag_id),
     el("h2", {}, "Issues"),
-    el("p", { class: "dim" }, "Dead letters of one node and class whose messages differ in numbers, ids and quoted texts only. "
-      + "A resolved one is open again when it is seen again."),
+    el("p", { class: "dim" }, "Dead letters, and failed attempts at tasks, of one node and class whose messages differ in numbers, ids and "
+      + "quoted texts only. A resolved one is open again when it is seen again; one of a task is resolved when the task succeeds."),
     filters(r, [["state", "State", ["open", "acknowledged", "muted", "resolved"]]]),
     ...found.items.map((issue) => el("article", { class: `issue ${issue.state}`, id: `i-${issue.id}` },
       el("div", { class: "head" }, el("span", { class: `badge ${issue.state === "open" ? "degraded" : "stopped"}` }, issue.state),
-        el("strong", {}, `${issue.node}: ${issue.error_class}`), el("a", { href: letters(issue) }, plural(issue.count, "dead letter")),
+        el("strong", {}, `${issue.node}: ${issue.error_class}`), ...seen(r, issue),
         el("span", { class: "dim" }, `first ${at(issue.first)}, last ${at(issue.last)} UTC`)),
       el("p", { class: "error" }, issue.sample.error),
-      el("p", { class: "dim" }, [issue.affected ? `${plural(issue.affected, "key")}: ${issue.keys.join(", ")}${issue.affected > issue.keys.length ? " …" : ""}` : "no keys",
+      el("p", { class: "dim" }, [issue.succeeded ? `succeeded since, ${at(issue.succeeded)} UTC` : "",
+        issue.affected ? `${plural(issue.affected, "key")}: ${issue.keys.join(", ")}${issue.affected > issue.keys.length ? " …" : ""}` : "",
         Object.entries(issue.days).map(([day, n]) => `${day}: ${count(n)}`).slice(-7).join(", "),
         issue.decision ? `${issue.decision.state} by ${issue.decision.by}` : ""].filter(Boolean).join(" · ")),
       buttons(r, issue))),
-    found.items.length ? null : table(["Issues"], [], "Nothing is dead here."),
+    found.items.length ? null : table(["Issues"], [], "Nothing fails here."),
     pager(found, r),
   ];
 }

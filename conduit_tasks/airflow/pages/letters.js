@@ -5,16 +5,18 @@ import { head, said } from "./head.js";
 import { at, count, el, outward, plural, table } from "./parts.js";
 
 // What the filters choose goes again; a run of Airflow sends it.
+/** @param {Route} r @param {boolean} dry @param {Json} [more] */
 export async function redrive(r, dry, more = {}) {
-  const chosen = (name) => r.query.get(name) || null;
+  const chosen = (/** @type {string} */ name) => r.query.get(name) || null;
   const body = { dry_run: dry, destination: chosen("destination"), since: chosen("since"), until: chosen("until"),
     issues: chosen("issue") ? [chosen("issue")] : [],
     classes: chosen("error_class") ? [chosen("error_class")] : [], keys: chosen("key") ? [chosen("key")] : [], ...more };
+  /** @param {{ shares: { destination: string, letters: number, parked: number }[] }} found */
   const told = (found) => found.shares.map((s) =>
     `${s.destination}: ${plural(s.letters, "dead letter")}${s.parked ? ` and ${plural(s.parked, "parked record")}` : ""}`).join("; ") || "nothing";
   try {
     const look = await ask(of(r.id, "dead-letters", "redrive"), {}, { ...body, dry_run: true });
-    const cannot = look.cannot.map((sentence) => ` ${sentence}.`).join("");
+    const cannot = look.cannot.map((/** @type {string} */ sentence) => ` ${sentence}.`).join("");
     if (dry || !look.shares.length) { said.textContent = `Would be sent again: ${told(look)}.${cannot}`; return; }
     if (!confirm(`Send again ${told(look)}?${cannot}`)) return;
     const done = await ask(of(r.id, "dead-letters", "redrive"), {}, body);
@@ -25,9 +27,11 @@ export async function redrive(r, dry, more = {}) {
   }
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function deadLetters(r) {
   const names = ["destination", "error_class", "since", "until", "key", "issue"];
   const query = Object.fromEntries(names.map((name) => [name, r.query.get(name)]));
+  /** @type {[Graph, Page<Letter> & { classes: Record<string, number> }]} */
   const [graph, found] = await Promise.all([
     ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { ...query, offset: r.query.get("offset"), limit: PAGE })]);
   const classes = Object.entries(found.classes).map(([name, n]) => `${count(n)} × ${name}`).join(", ");
@@ -48,7 +52,9 @@ export async function deadLetters(r) {
   ];
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function deadLetter(r) {
+  /** @type {[Graph, Letter]} */
   const [graph, d] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "dead-letters", ...r.rest))]);
   return [
     ...head(r, graph.dag_id),

@@ -6,22 +6,25 @@ import { plot } from "./plot.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const SORTS = ["attention", "id"];
+/** @type {ReturnType<typeof plot> | null} */
 let chart = null;
 
 // Records in each five minutes of the last two hours, as bars.
+/** @param {number[]} recent */
 function sparkline(recent) {
   const svg = document.createElementNS(NS, "svg"), most = Math.max(...recent, 1), sum = recent.reduce((a, b) => a + b, 0);
   for (const [name, value] of Object.entries({ viewBox: "0 0 96 20", width: 96, height: 20, class: "spark", role: "img",
-    "aria-label": `${plural(sum, "record")} in the last two hours` })) svg.setAttribute(name, value);
+    "aria-label": `${plural(sum, "record")} in the last two hours` })) svg.setAttribute(name, String(value));
   recent.forEach((n, at) => {
     if (!n) return;
     const bar = document.createElementNS(NS, "rect"), height = Math.max(1.5, (18 * n) / most);
-    for (const [name, value] of Object.entries({ x: at * 4, y: 19 - height, width: 3, height })) bar.setAttribute(name, value);
+    for (const [name, value] of Object.entries({ x: at * 4, y: 19 - height, width: 3, height })) bar.setAttribute(name, String(value));
     svg.append(bar);
   });
   return svg;
 }
 
+/** @param {Listed} p */
 function needs(p) {
   if (p.error) return { error: `${p.error.node}: ${p.error.error}` };
   const said = [];
@@ -30,6 +33,7 @@ function needs(p) {
   return { error: said.join("; ") };
 }
 
+/** @param {Summary} summary */
 function overall(summary) {
   chart ??= plot({ id: "all", title: "Read by all of them, records in five minutes", lines: [{ label: "read", color: 0, step: true }] });
   const step = 300, last = Math.floor(summary.at / step) * step;
@@ -37,8 +41,10 @@ function overall(summary) {
   return chart.node;
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function list(r) {
-  const of = (name) => r.query.get(name);
+  const of = (/** @type {string} */ name) => r.query.get(name);
+  /** @type {Page<Listed> & { summary: Summary | null }} */
   const found = await ask("", { q: of("q"), status: of("status"), attention: of("attention") === "yes" ? true : null,
     sort: of("sort") ?? "attention", offset: of("offset"), limit: PAGE });
   const { summary } = found;

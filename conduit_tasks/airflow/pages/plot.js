@@ -5,13 +5,18 @@ import uPlot from "./uplot.js";
 const HEIGHT = 170, ROWS = 120;
 const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
 const sync = uPlot.sync("time");
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const color = (/** @type {string} */ name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 // Steps of an axis of seconds: 10 s and 5 min are round, 1,000 s are not.
 export const SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
 // A figure between two steps without any would be no line.
-const alone = (line) => line.flatMap((n, at) => (n !== null && (line[at - 1] ?? null) === null && (line[at + 1] ?? null) === null ? [at] : []));
+const alone = (/** @type {Figures} */ line) => line.flatMap((n, at) => (n !== null && (line[at - 1] ?? null) === null && (line[at + 1] ?? null) === null ? [at] : []));
+
+// The times at which a chart begins and ends.
+/** @param {uPlot} u @returns {[number, number]} */
+const ends = (u) => [u.scales.x.min ?? 0, u.scales.x.max ?? 0];
 
 // The hours of an axis, by the clock of 24 hours, with the day where one begins.
+/** @param {uPlot} u @param {number[]} ticks @param {number} axis @param {number} space @param {number} step */
 function hours(u, ticks, axis, space, step) {
   let day = "";
   return ticks.map((at) => {
@@ -22,8 +27,9 @@ function hours(u, ticks, axis, space, step) {
 }
 
 // `lines`: [{ label, color, dash, step }]; `format`: of a figure, for people; `stacked`: each line stands on the one before it.
+/** @param {Plotted} about */
 export function plot({ id, title, lines, format = count, steps, stacked = false, zoom = () => {}, pick = () => {} }) {
-  let data = [[], ...lines.map(() => [])], chart = null, quiet = false;
+  let /** @type {[number[], ...Figures[]]} */ data = [[], ...lines.map(() => [])], /** @type {uPlot | null} */ chart = null, quiet = false;
   const holder = el("div", { class: "plot", tabindex: 0, role: "group", id: `c-${id}`, onkeydown: key,
     "aria-label": `${title}. Left and right: look at a moment; plus and minus: zoom; 0: all; Enter: what ran then.` });
   const spoken = el("span", { class: "spoken", "aria-live": "polite" });
@@ -31,8 +37,9 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
   const details = el("details", { id: `t-${id}`, ontoggle: () => tabulate() }, el("summary", {}, "As a table"), behind);
   const node = el("figure", { class: "chart" }, el("figcaption", {}, title), holder, spoken, details);
 
+  /** @param {number} width @returns {uPlot.Options} */
   function options(width) {
-    const hue = (line) => color(`--s${line.color % 8}`);
+    const hue = (/** @type {Line} */ line) => color(`--s${line.color % 8}`);
     return {
       width, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
       cursor: { sync: { key: sync.key }, drag: { x: true, y: false } },
@@ -47,22 +54,30 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
         { label: "UTC", value: (u, at) => (at === null ? "–" : when(at).slice(5)) },
         ...lines.map((line, n) => ({
           label: line.label, stroke: hue(line), width: stacked ? 0 : 1.5, dash: DASHES[line.dash ?? 0],
-          points: { show: !stacked, size: 4, filter: (u, at) => alone(data[at]) },
-          paths: line.step ? uPlot.paths.stepped({ align: 1 }) : undefined, fill: stacked ? hue(line) : undefined,
-          value: (u, shown, s, idx) => (idx === null || idx === undefined || data[n + 1][idx] === null ? "–" : format(data[n + 1][idx])),
+          points: { show: !stacked, size: 4, filter: (/** @type {uPlot} */ u, /** @type {number} */ at) => alone(data[at]) },
+          paths: line.step ? uPlot.paths.stepped?.({ align: 1 }) : undefined, fill: stacked ? hue(line) : undefined,
+          value: (/** @type {uPlot} */ u, /** @type {number} */ shown, /** @type {number} */ s, /** @type {number | null} */ idx) => figure(n, idx) ?? "–",
         })),
       ],
       bands: stacked ? lines.slice(1).map((_, n) => ({ series: [n + 2, n + 1] })) : [],
       hooks: {
-        setScale: [(u, name) => { if (name === "x" && !quiet) zoom(whole(u) ? null : [u.scales.x.min, u.scales.x.max]); }],
-        ready: [(u) => u.over.addEventListener("click", () => { if (u.cursor.idx !== null && !u.select.width) pick(data[0][u.cursor.idx]); })],
+        setScale: [(u, name) => { if (name === "x" && !quiet) zoom(whole(u) ? null : ends(u)); }],
+        ready: [(u) => u.over.addEventListener("click", () => { if (typeof u.cursor.idx === "number" && !u.select.width) pick(data[0][u.cursor.idx]); })],
       },
     };
   }
 
-  const whole = (u) => u.scales.x.min <= data[0][0] && u.scales.x.max >= data[0].at(-1);
+  const whole = (/** @type {uPlot} */ u) => ends(u)[0] <= data[0][0] && ends(u)[1] >= data[0][data[0].length - 1];
+
+  // A figure of a line for people; null where there is none.
+  /** @param {number} line @param {number | null | undefined} idx */
+  function figure(line, idx) {
+    const n = typeof idx === "number" ? data[line + 1][idx] : null;
+    return n === null || n === undefined ? null : format(n);
+  }
 
   // Stacked lines are drawn as sums of those before them; what is told of them stays their own.
+  /** @returns {[number[], ...Figures[]]} */
   function drawn() {
     if (!stacked) return data;
     const sums = data[0].map(() => 0);
@@ -74,50 +89,55 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
     chart = holder.clientWidth ? new uPlot(options(holder.clientWidth), drawn(), holder) : null;
   }
 
+  /** @param {KeyboardEvent} event */
   function key(event) {
     if (!chart || !data[0].length) return;
     const last = data[0].length - 1, here = chart.cursor.idx ?? last;
-    const go = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[event.key];
+    const go = /** @type {Record<string, number>} */ ({ ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 })[event.key];
     if (go !== undefined) look(Math.min(last, Math.max(0, here + go)));
     else if (event.key === "Home" || event.key === "End") look(event.key === "Home" ? 0 : last);
-    else if (event.key === "+" || event.key === "-") zoom(around(data[0][here], event.key === "+" ? 0.5 : 2));
+    else if (event.key === "+" || event.key === "-") zoom(around(chart, data[0][here], event.key === "+" ? 0.5 : 2));
     else if (event.key === "0" || event.key === "Escape") zoom(null);
     else if (event.key === "Enter") pick(data[0][here]);
     else return;
     event.preventDefault();
   }
 
+  /** @param {number} idx */
   function look(idx) {
-    chart.setCursor({ left: chart.valToPos(data[0][idx], "x"), top: HEIGHT / 3 });
-    spoken.textContent = `${when(data[0][idx])}: ${lines.map((line, n) => `${line.label} ${data[n + 1][idx] === null ? "nothing" : format(data[n + 1][idx])}`).join(", ")}`;
+    chart?.setCursor({ left: chart.valToPos(data[0][idx], "x"), top: HEIGHT / 3 });
+    spoken.textContent = `${when(data[0][idx])}: ${lines.map((line, n) => `${line.label} ${figure(n, idx) ?? "nothing"}`).join(", ")}`;
   }
 
-  function around(at, factor) {
-    const half = ((chart.scales.x.max - chart.scales.x.min) / 2) * factor;
-    return [Math.max(data[0][0], at - half), Math.min(data[0].at(-1), at + half)];
+  /** @param {uPlot} u @param {number} at @param {number} factor @returns {Interval} */
+  function around(u, at, factor) {
+    const [from, to] = ends(u), half = ((to - from) / 2) * factor;
+    return [Math.max(data[0][0], at - half), Math.min(data[0][data[0].length - 1], at + half)];
   }
 
   function tabulate() {
     if (!details.open) return;
-    const [low, high] = chart ? [chart.scales.x.min, chart.scales.x.max] : [0, Infinity];
+    const [low, high] = chart ? ends(chart) : [0, Infinity];
+    /** @type {string[][]} */
     const rows = [];
     for (let n = data[0].length - 1; n >= 0 && rows.length < ROWS; n--) {
-      const figures = lines.map((_, line) => data[line + 1][n]);
-      if (data[0][n] < low || data[0][n] > high || !figures.some(Boolean)) continue;
-      rows.push([when(data[0][n]), ...figures.map((figure) => (figure === null ? "–" : format(figure)))]);
+      if (data[0][n] < low || data[0][n] > high || !lines.some((_, line) => data[line + 1][n])) continue;
+      rows.push([when(data[0][n]), ...lines.map((_, line) => figure(line, n) ?? "–")]);
     }
     behind.replaceChildren(table(["From (UTC)", ...lines.map((line) => `#${line.label}`)], rows, "Nothing happened in this time."));
   }
 
   // New figures; `interval`: what is zoomed to, null: all of it.
+  /** @param {[number[], ...Figures[]]} found @param {Interval} interval */
   function set(found, interval) {
     data = found;
     if (!chart) make();
-    if (!chart) return;
+    const here = chart;
+    if (!here) return;
     quiet = true;
-    chart.batch(() => {
-      chart.setData(drawn(), interval === null);
-      if (interval) chart.setScale("x", { min: interval[0], max: interval[1] });
+    here.batch(() => {
+      here.setData(drawn(), interval === null);
+      if (interval) here.setScale("x", { min: interval[0], max: interval[1] });
     });
     // uPlot tells of a new scale behind this task.
     queueMicrotask(() => { quiet = false; });

@@ -1,5 +1,5 @@
 // Records found by id, key or a field, and a record's delivery history.
-import { address } from "./address.js";
+import { address, entries } from "./address.js";
 import { ask, of } from "./ask.js";
 import { head } from "./head.js";
 import { count, el, plural, table } from "./parts.js";
@@ -7,10 +7,11 @@ import { waterfall } from "./waterfall.js";
 
 const ID = "id";
 
+/** @param {Route} r @param {string[]} fields @param {string} by @param {string} value */
 function form(r, fields, by, value) {
-  const node = el("form", { class: "head", id: "find", onsubmit: (event) => {
+  const node = el("form", { class: "head", id: "find", onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
-    const given = Object.fromEntries(new FormData(node));
+    const given = entries(node);
     location.hash = given.by === ID ? address([r.id, "record", given.value.trim()]) : address([r.id, "record"], given);
   } },
   el("label", {}, "Find by", el("select", { name: "by", id: "f-by" },
@@ -20,6 +21,7 @@ function form(r, fields, by, value) {
   return node;
 }
 
+/** @param {Searched} found */
 function searched(found) {
   const { micro_batches: n, records } = found.searched;
   return [
@@ -29,6 +31,7 @@ function searched(found) {
   ].filter(Boolean).map((text) => el("p", { class: "dim" }, text));
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function record(r) {
   const graph = await ask(of(r.id, "topology"));
   const id = r.rest[0], by = id ? ID : r.query.get("by") ?? ID, value = id ?? r.query.get("value") ?? "";
@@ -36,12 +39,14 @@ export async function record(r) {
   const { fields } = await ask(path);
   const out = [...head(r, graph.dag_id), el("h2", {}, "A record's delivery history"), form(r, fields, by, value)];
   if (!id && by !== ID && value) {
+    /** @type {Page<Place> & Searched} */
     const found = await ask(path, { field: by, value });
     return [...out, table(["#Micro-batch", "#Record", "Id", "Source", "Partition"],
       found.items.map((p) => [count(p.micro_batch), p.seq, el("a", { href: address([r.id, "record", p.id], { "micro-batch": p.micro_batch }) }, p.id), p.source, p.partition]),
       found.left ? "None yet." : "No record that the spool holds has it, or it is masked."), ...searched(found)];
   }
   if (!id) return out;
+  /** @type {{ places: Place[], attempts: Json[], left: number }} */
   const found = await ask(of(r.id, "records", id, "history"), { micro_batch: r.query.get("micro-batch") });
   return [...out, ...found.places.map(waterfall),
     found.left ? el("p", { class: "dim" }, `Looking: ${plural(found.left, "micro-batch", "micro-batches")} of the spool to go through.`) : null,

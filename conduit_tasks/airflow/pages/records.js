@@ -5,8 +5,10 @@ import { sideBySide } from "./diff.js";
 import { head } from "./head.js";
 import { count, el, plural } from "./parts.js";
 
+/** @type {Record<string, string>} */
 const STATES = { passed: "running", acked: "running", nacked: "degraded", open: "recovering", confirmed: "stopped" };
 
+/** @param {Peeked} one */
 function answer(one) {
   if (one.error) return el("p", { class: "error" }, `${one.error.node}, ${one.error.class}: ${one.error.message}`);
   const a = one.answer;
@@ -14,9 +16,10 @@ function answer(one) {
   return el("p", { class: a.error ? "error" : "dim" }, [`${a.outcome} ${a.ended}`, a.run, a.exact ? "" : "with others between them", a.error_class, a.error].filter(Boolean).join(" · "));
 }
 
-const text = (record) => JSON.stringify({ ...record, position: undefined }, null, 2);
+const text = (/** @type {Json} */ record) => JSON.stringify({ ...record, position: undefined }, null, 2);
 
 // As it came, and where that differs, as the destination's processors make it.
+/** @param {Peeked} one */
 function content(one) {
   const sent = one.sent?.records ?? [];
   const whole = el("pre", { tabindex: 0, "aria-label": "The record" }, text(one.record));
@@ -25,11 +28,14 @@ function content(one) {
   return [whole, differs, left];
 }
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function records(r) {
+  /** @type {Graph} */
   const graph = await ask(of(r.id, "topology"));
   const node = r.query.get("node") ?? "processors";
   const stages = [...graph.sources.map((s) => [`sources.${s.id}`, `${s.id}: as read`]), ["processors", graph.processors.length ? "processors: after them" : "sealed"],
     ...graph.destinations.map((d) => [`destinations.${d.id}`, `${d.id}: as wanted, with the answer`])];
+  /** @type {{ records: Peeked[], looked: number }} */
   const found = await ask(of(r.id, "records"), { node, last: r.query.get("last") ?? 20 });
   return [
     ...head(r, graph.dag_id),
@@ -41,7 +47,7 @@ export async function records(r) {
       + "Fields named secret, and those under mask in the file, are ***."),
     ...found.records.map((one, n) => el("article", { class: `step ${one.state === "nacked" ? "open" : ""}`, id: `r-${n}` },
       el("div", { class: "head" }, el("strong", {}, `Micro-batch ${count(one.micro_batch)}${one.seq === null ? "" : `, record ${one.seq}`}`),
-        el("span", { class: `badge ${STATES[one.state] ?? "stopped"}` }, one.state ?? "no answer yet"),
+        el("span", { class: `badge ${STATES[one.state ?? ""] ?? "stopped"}` }, one.state ?? "no answer yet"),
         el("a", { href: address([r.id, "try"], { place: one.place }) }, "Try it"),
         el("a", { href: address([r.id, "record", one.id], { "micro-batch": one.micro_batch }) }, "Its history")),
       answer(one),

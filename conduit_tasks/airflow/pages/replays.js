@@ -3,16 +3,20 @@ import { ask, of } from "./ask.js";
 import { head, said } from "./head.js";
 import { count, el, outward, table } from "./parts.js";
 
+/** @type {Record<string, { from: string, to: string, what: string, destinations: string[] }>} */
 const given = {}; // by pipeline: what stands in the form, which is drawn again with every look
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function replays(r) {
+  /** @type {[Graph, Page<Replayed>]} */
   const [graph, found] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "replays"))]);
   const words = (given[r.id] ??= { from: "", to: "", what: "missing", destinations: [] });
-  const form = el("form", { class: "head", id: "f-replay", onsubmit: (event) => { event.preventDefault(); send(false); }, oninput: () => {
+  const form = el("form", { class: "head", id: "f-replay", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); send(false); }, oninput: () => {
     const data = new FormData(form);
     Object.assign(words, Object.fromEntries(["from", "to", "what"].map((name) => [name, data.get(name)])), { destinations: data.getAll("destinations") });
   } });
 
+  /** @param {boolean} dry */
   async function send(dry) {
     if (!form.reportValidity()) return;
     const to = words.destinations.length ? words.destinations.join(", ") : "all destinations";
@@ -26,8 +30,8 @@ export async function replays(r) {
     }
   }
 
-  const itsRun = (dag, run, text) => outward(`/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`, text);
-  const field = (name, text) => el("label", {}, text, el("input", { name, id: `f-${name}`, required: true, value: words[name],
+  const itsRun = (/** @type {string} */ dag, /** @type {string} */ run, /** @type {string} */ text) => outward(`/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`, text);
+  const field = (/** @type {"from" | "to"} */ name, /** @type {string} */ text) => el("label", {}, text, el("input", { name, id: `f-${name}`, required: true, value: words[name],
     placeholder: "2013-03-01T00:00" }));
   form.append(
     field("from", "From (UTC)"), field("to", "Before"),
@@ -36,7 +40,7 @@ export async function replays(r) {
     el("fieldset", {}, el("legend", {}, "Destinations (none chosen: all)"), ...graph.destinations.map((d) => el("label", {},
       el("input", { type: "checkbox", name: "destinations", value: d.id, id: `d-${d.id}`, checked: words.destinations.includes(d.id) }), d.id))));
 
-  const result = (run) => {
+  const result = (/** @type {Replayed} */ run) => {
     const parts = Object.entries(run.found?.would ?? {}).map(([id, n]) => `${id}: ${count(n)} would go`);
     for (const [id, o] of Object.entries(run.sent))
       parts.push(`${id}: ${count(o.delivered)} delivered${o.dead ? `, ${count(o.dead)} dead` : ""}${o.filtered ? `, ${count(o.filtered)} filtered` : ""}`);

@@ -2,9 +2,11 @@
 import { lines, sideBySide } from "./diff.js";
 import { el, plural } from "./parts.js";
 
+/** @type {Record<string, string>} */
 const KIND = { failed: "degraded", "left out": "recovering", filtered: "stopped", "not wanted": "stopped", skipped: "stopped", unchanged: "stopped" };
 
 // The expression with the part at fault marked.
+/** @param {Fault} fault */
 function marked(fault) {
   const all = fault.expression.split("\n"), at = (fault.line ?? 1) - 1;
   const from = fault.column ? fault.column - 1 : 0, line = all[at] ?? "";
@@ -15,17 +17,20 @@ function marked(fault) {
     fault.line === null || at + 1 >= all.length ? "" : "\n" + all.slice(at + 1).join("\n"));
 }
 
+/** @param {Step["filters"][0]} one */
 function filter(one) {
   const seen = Object.entries(one.attributes).map(([name, value]) => `${name} = ${JSON.stringify(value)}`).join(", ");
   return el("p", {}, el("span", { class: one.matches ? "running" : "degraded" }, one.matches ? "✓ " : "✗ "), el("code", {}, JSON.stringify(one.filter)),
     one.error ? ` ${one.error}` : "", el("span", { class: "dim" }, ` the record has ${seen || "no attribute"}`));
 }
 
+/** @param {Step} step @param {((at: At) => void) | null} find @returns {Child[]} */
 function body(step, find) {
+  const { place } = step;
   if (step.outcome === "failed") return [
     el("p", { class: "error" }, `${step.error_class}: ${step.error}`),
-    step.place ? el("p", {}, find ? el("button", { class: "place", onclick: () => find(step.place) }, `Line ${step.place.line}, column ${step.place.column}`)
-      : `Line ${step.place.line}, column ${step.place.column} of the file`, step.fault ? `, ${step.fault.key}:` : "") : null,
+    place ? el("p", {}, find ? el("button", { class: "place", onclick: () => find(place) }, `Line ${place.line}, column ${place.column}`)
+      : `Line ${place.line}, column ${place.column} of the file`, step.fault ? `, ${step.fault.key}:` : "") : null,
     step.fault ? marked(step.fault) : null];
   if (step.step === "trigger") return step.filters.length ? step.filters.map(filter) : [el("p", { class: "dim" }, "It has no filters: it wants every record.")];
   if (step.step === "sent") return [el("pre", { tabindex: 0, "aria-label": "The record as it would be sent" }, lines(step.after).join("\n"))];
@@ -34,6 +39,7 @@ function body(step, find) {
   return [];
 }
 
+/** @param {Tried} found @param {((at: At) => void) | null} find */
 export function steps(found, find) {
   const shown = found.steps.map((step, n) => {
     const count = step.step !== "trigger" && step.after_count && step.after_count !== (step.before_count ?? 1) ? plural(step.after_count, "record") : "";

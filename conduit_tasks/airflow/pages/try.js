@@ -5,11 +5,14 @@ import { el } from "./parts.js";
 import { steps } from "./steps.js";
 
 const EXAMPLE = JSON.stringify({ metadata: {}, key: null, payload: { after: { name: "value" } } }, null, 2);
+/** @type {Record<string, { record: string, node: string, file: string, original: string | null, pick?: string, at?: string, why?: string, answer?: Tried | null }>} */
 const given = {}; // by pipeline: what stands in the form, and the last answer
 
-const keyOf = (d) => [d.destination, d.epoch, d.micro_batch, d.seq, d.ord].join("/");
+const keyOf = (/** @type {Letter} */ d) => [d.destination, d.epoch, d.micro_batch, d.seq, d.ord].join("/");
 
+/** @param {Route} r @returns {Promise<Child[]>} */
 export async function trial(r) {
+  /** @type {[Graph, Page<Letter>]} */
   const [graph, letters] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { limit: 50 })]);
   const words = (given[r.id] ??= { record: EXAMPLE, node: "", file: "", original: null });
   const place = r.query.get("place") ?? "", letter = r.query.get("letter") ?? "";
@@ -18,7 +21,7 @@ export async function trial(r) {
     Object.assign(words, { original: file.text, file: file.text, why: file.why });
   }
   const nodes = [...graph.sources.map((s) => `sources.${s.id}`), "processors", ...graph.destinations.map((d) => `destinations.${d.id}`)];
-  const option = (value, text, chosen) => el("option", { value, selected: value === chosen }, text);
+  const option = (/** @type {string} */ value, /** @type {string} */ text, /** @type {string | undefined} */ chosen) => el("option", { value, selected: value === chosen }, text);
   // What was chosen and answered here stays while the page is drawn again, and goes with the address.
   if (words.at !== location.hash) Object.assign(words, { at: location.hash, pick: place ? "place" : letter, answer: null });
   const known = letters.items.some((d) => keyOf(d) === letter);
@@ -35,20 +38,21 @@ export async function trial(r) {
   file.value = words.file;
   const out = el("section", { id: "steps", "aria-label": "Steps", "aria-live": "polite" });
 
-  const find = ({ line, column }) => {
+  const find = (/** @type {At} */ { line, column }) => {
     const start = file.value.split("\n").slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0) + column - 1;
     const end = file.value.indexOf("\n", start);
     file.focus();
     file.setSelectionRange(start, end < 0 ? file.value.length : end);
     file.scrollTop = Math.max(0, (line - 5) * (file.scrollHeight / Math.max(1, file.value.split("\n").length)));
   };
-  const answer = (found) => out.replaceChildren(...steps(found, words.file ? find : null));
+  const answer = (/** @type {Tried} */ found) => out.replaceChildren(...steps(found, words.file ? find : null));
   record.disabled = Boolean(pick.value);
   const keep = () => {
     record.disabled = Boolean(pick.value);
     Object.assign(words, { record: record.value, file: file.value, node: enter.value, pick: pick.value });
   };
 
+  /** @param {Event} event */
   async function send(event) {
     event.preventDefault();
     const what = pick.value === "place" ? { place } : pick.value ? { letter: pick.value } : { record: record.value };
@@ -56,10 +60,12 @@ export async function trial(r) {
     go.disabled = true;
     said.textContent = "Being tried …";
     try {
-      words.answer = await ask(of(r.id, "records", "try"), {}, body);
-      const failed = words.answer.steps.filter((step) => step.outcome === "failed").length;
-      said.textContent = words.answer.error ? "It could not be tried." : failed ? "A step fails." : "No step fails.";
-      answer(words.answer);
+      /** @type {Tried} */
+      const found = await ask(of(r.id, "records", "try"), {}, body);
+      words.answer = found;
+      const failed = found.steps.filter((step) => step.outcome === "failed").length;
+      said.textContent = found.error ? "It could not be tried." : failed ? "A step fails." : "No step fails.";
+      answer(found);
     } catch (error) {
       said.textContent = `It was refused: ${error.message}`;
     }
@@ -67,7 +73,7 @@ export async function trial(r) {
   }
 
   const go = el("button", { id: "try" }, "Try");
-  const back = el("button", { id: "f-back", type: "button", onclick: () => { file.value = words.file = words.original; } }, "The file in force");
+  const back = el("button", { id: "f-back", type: "button", onclick: () => { file.value = words.file = words.original ?? ""; } }, "The file in force");
   if (words.answer) answer(words.answer);
   return [
     ...head(r, graph.dag_id),

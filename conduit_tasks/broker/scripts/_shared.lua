@@ -151,6 +151,23 @@ local function first_error(key, status, err)
   return redis.call('HGET', key, 'error') == err and 1 or 0
 end
 
+-- Gives the telling of a subject to one caller, for `ttl` microseconds: 1, or 0 if another one has it.
+local function claim(hash, subject, nonce, ttl)
+  local of, till = string.match(redis.call('HGET', hash, 'claim:' .. subject) or '', '^(.*)|(%d+)$')
+  local now = now_us()
+  if of and of ~= nonce and number(till) > now and number(till) <= now + number(ttl) then return 0 end
+  redis.call('HSET', hash, 'claim:' .. subject, nonce .. '|' .. text(now + number(ttl)))
+  return 1
+end
+
+-- Ends such a claim. Returns whether it was this caller's.
+local function settled_claim(hash, subject, nonce)
+  local of = string.match(redis.call('HGET', hash, 'claim:' .. subject) or '', '^(.*)|%d+$')
+  if of ~= nonce then return false end
+  redis.call('HDEL', hash, 'claim:' .. subject)
+  return true
+end
+
 -- One more entry of a gateway source, and beside it how much it is. Where the latter are ahead (the stream alone was put
 -- back to an older one), they are of entries that are not there, and begin again.
 local function take_in(stream, sizes, id, events, chunk)

@@ -8,10 +8,5 @@
 -- @returns ok 1 (tell it, then `alerted`) | ok 0 (it was told, or another one is telling)
 
 local told = redis.call('HGET', K.alerts, A.subject) and '1' or '0'
-local claim = 'claim:' .. A.subject
 if told == A.late then return {'ok', 0} end
-local nonce, till = string.match(redis.call('HGET', K.alerts, claim) or '', '^(.*)|(%d+)$')
-local now = now_us()
-if nonce and nonce ~= A.nonce and number(till) > now and number(till) <= now + tonumber(A.ttl) then return {'ok', 0} end
-redis.call('HSET', K.alerts, claim, A.nonce .. '|' .. text(now + tonumber(A.ttl)))
-return {'ok', 1}
+return {'ok', claim(K.alerts, A.subject, A.nonce, A.ttl)}

@@ -7,11 +7,7 @@
 -- @arg told    int   1: it was told; 0: it was not, so the next one tells it
 -- @returns ok
 
-local claim = 'claim:' .. A.subject
-local nonce = string.match(redis.call('HGET', K.alerts, claim) or '', '^(.*)|%d+$')
-if nonce ~= A.nonce then return {'ok'} end
-if A.told == '1' then
+if settled_claim(K.alerts, A.subject, A.nonce) and A.told == '1' then
   if A.late == '1' then redis.call('HSET', K.alerts, A.subject, '1') else redis.call('HDEL', K.alerts, A.subject) end
 end
-redis.call('HDEL', K.alerts, claim)
 return {'ok'}

@@ -1,0 +1,106 @@
+// What the modules of the pages hand each other, and what the API answers as far as they use it. For `tsc` alone.
+
+type Json = any;
+type Child = Node | string | null | undefined;
+type Query = Record<string, string | number | boolean | null | undefined>;
+type View = ((r: Route) => Promise<Child[]>) & { still?: boolean };
+type Field = [name: string, text: string, options?: string[] | string];
+
+/** What the address names. */
+interface Route { id: string; view: string; rest: string[]; query: URLSearchParams }
+
+interface Page<T> { items: T[]; total: number; offset: number; limit: number }
+
+interface StoredError { node: string; error: string; error_class: string; at: number }
+
+interface Listed {
+  id: string; status: string; error: StoredError | null; since: number | null; behind: number; age: number; deadline: number | null;
+  late: string[]; stopped: string[]; dead: number; recent: number[];
+}
+interface Summary { at: number; pipelines: number; attention: number; recent: number[] }
+
+interface ShownProcessor { id: string; plugin: string }
+interface Graph {
+  dag_id: string;
+  sources: { id: string; plugin: string; processors: ShownProcessor[] }[];
+  processors: ShownProcessor[];
+  destinations: { id: string; plugin: string; pipe: string; filters: number; processors: ShownProcessor[] }[];
+}
+
+/** Null where the file has none. */
+interface Breaker { opened: boolean; since: number; until: number; left: number; failures: number; error: string }
+interface ShownSource { id: string; read: number; filtered: number; nacked: number; acked: Record<string, Json>; task_id: string }
+interface ShownDestination {
+  id: string; status: string; error: StoredError | null; cursor: number; lag: { records: number; bytes: number; age: number };
+  delivered: number; retried: number; dead: number; parked_keys: number; lease_for: number; task_id: string; breaker: Breaker;
+}
+interface Shown {
+  pipeline: string; dag_id: string; status: string; description: string; lost: string | null; error: StoredError | null; isolate: boolean;
+  sources: ShownSource[]; destinations: ShownDestination[];
+}
+
+interface ShownMicroBatch {
+  number: number; state: string; missing?: string[]; records?: number; bytes?: number; sealed_at?: number | null;
+  destinations: Record<string, { delivered: boolean; confirmed: number | null }>;
+}
+
+type Figures = (number | null)[];
+type Interval = [from: number, to: number] | null;
+interface Series {
+  times: number[]; step: number; at: number; total: { read: number[] }; destinations: Record<string, Record<string, Figures>>;
+}
+interface Charts { node: HTMLElement; refresh: () => Promise<void>; rateOf: (id: string) => number | null }
+
+interface Line { label: string; color: number; dash?: number; step?: boolean }
+interface Plotted {
+  id: string; title: string; lines: Line[]; format?: (n: number) => string; steps?: number[]; stacked?: boolean;
+  zoom?: (to: Interval) => void; pick?: (at: number) => void;
+}
+
+/** A box of the drawing. */
+interface Box { lines: string[]; state?: string }
+
+interface Letter {
+  destination: string; epoch: number; micro_batch: number; seq: number; ord: number; id: string; node: string; error_class: string;
+  error: string; attempts: number; at: string; key: string | null; connector: string; partition: string; record: Json;
+}
+interface Log { dag: string; run: string; task: string; map_index: number; try: number }
+interface Issue {
+  id: string; kind: "dead letters" | "task"; state: string; node: string; error_class: string; shape: string; count: number; first: string;
+  last: string; succeeded: string | null; log: Log | null; sample: { error: string }; keys: string[]; affected: number;
+  days: Record<string, number>; decision: { state: string; by: string } | null;
+}
+
+interface Peeked {
+  micro_batch: number; seq: number | null; id: string; place: string; state: string | null; record: Json;
+  error?: { node: string; class: string; message: string } | null; sent?: { records: Json[]; left_out: string[] } | null;
+  answer?: { outcome: string; ended: string; run: string; exact: boolean; error_class: string | null; error: string | null } | null;
+}
+
+/** A place in the file. */
+interface At { line: number; column: number }
+interface Fault { key: string; expression: string; line: number | null; column: number | null }
+interface Step {
+  step: string; node: string; processor?: string; plugin?: string; outcome: string; why?: string; error_class?: string; error?: string;
+  place?: At | null; fault?: Fault | null; before: Json[]; after: Json[]; before_count?: number; after_count?: number;
+  filters: { filter: Json; matches: boolean; error?: string | null; attributes: Record<string, Json> }[];
+}
+interface Tried {
+  error: string | null; steps: Step[]; cut: boolean; findings: (At & { severity: string; code: string; message: string })[];
+}
+
+interface WayStep {
+  step: string; node: string; began: number | null; ended: number | null; outcome: string | null; exact: boolean; status: string | null;
+  error_class: string | null; error: string | null; sends: number | null; epoch: number | null; run: string | null;
+}
+interface Place {
+  micro_batch: number; seq: number; ord: number; id: string; source: string; partition: string; state: string; steps: WayStep[]; notes: string[];
+  targets: { destination: string; attempts: number; outcome: string; error_class: string | null; seconds: number | null }[];
+}
+interface Searched { left: number; more: boolean; searched: { micro_batches: number; records: number } }
+
+interface Replayed {
+  dag_id: string; run_id: string; state: string; dry_run: boolean; from: string; to: string; what: string; destinations: string[];
+  found: { read?: number; would?: Record<string, number> } | null;
+  sent: Record<string, { delivered: number; dead: number; filtered: number }>;
+}
