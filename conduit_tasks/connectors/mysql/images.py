@@ -13,8 +13,9 @@ from decimal import Decimal
 from typing import Any
 
 from conduit_tasks.connectors.mysql.charsets import UTF8, Charsets, Decode
+from conduit_tasks.connectors.mysql.documents import document
 from conduit_tasks.connectors.mysql.tables import Table
-from conduit_tasks.connectors.mysql.values import iso, of_bytes, plain_json, short
+from conduit_tasks.connectors.mysql.values import iso, of_bytes, short
 from conduit_tasks.errors import ConfigError, SourceError
 
 TINY, SHORT, LONG, FLOAT, DOUBLE = 1, 2, 3, 4, 5
@@ -210,17 +211,11 @@ def _value(data: bytes, at: int, field: Field) -> tuple[Any, int]:  # noqa: PLR0
     text = data[at + size : at + size + length]
     at += size + length
     if type_ == JSON:
-        return _document(text), at
+        return document(text), at
     if type_ == GEOMETRY or field.charset == _BINARY:
         # The zeros at the end of a BINARY are not in the log.
         return of_bytes(text.ljust(column.max_length, b"\0") if type_ == STRING else text), at
     return field.decode(text), at
-
-
-def _document(data: bytes) -> Any:
-    from pymysqlreplication.json_binary import parse_json
-
-    return plain_json(parse_json(data[0], data[1:])) if data else None
 
 
 def _decimal(data: bytes, at: int, precision: int, scale: int) -> tuple[str, int]:

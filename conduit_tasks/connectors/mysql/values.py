@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -74,14 +73,3 @@ def iso(text: str, *, utc: bool) -> str:
     if text.startswith("0000") or "-00" in text[:10]:
         return text
     return f"{text[:10]}T{text[11:]}{'Z' if utc else ''}"
-
-
-def plain_json(value: Any) -> Any:
-    """Returns a document of MySQL's `json`, as the reader of the log gives it: its texts are bytes there."""
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, Mapping):
-        return {plain_json(name): plain_json(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [plain_json(each) for each in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
