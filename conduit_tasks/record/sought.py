@@ -5,6 +5,7 @@ The hash is part of the format of the files that hold it (`spool.index`): with a
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Sequence
@@ -100,9 +101,10 @@ def text_of(value: Any) -> bytes | None:
 
 
 def forms(text: str) -> list[bytes]:
-    """Returns the texts under which a value may have been stored: as it is given, a number as JSON writes it, and a
-    structured key as JSON without and with blanks, and with other letters as they are or escaped."""
-    out = [text.encode(errors="replace"), *([number] if (number := _number(text)) is not None else [])]
+    """Returns the texts under which a value may have been stored: as it is given, a number as JSON writes it, what the
+    text is in base64, and a structured key as JSON without and with blanks, and with other letters as they are or
+    escaped."""
+    out = [text.encode(errors="replace"), *(form for form in (_number(text), _decoded(text)) if form is not None)]
     if text.lstrip()[:1] == "{":
         try:
             value = jsons.exact(text)
@@ -124,8 +126,19 @@ def matches(value: Any, text: str) -> bool:
     if isinstance(value, bytes) and value[:1] == b"{":
         # A raw key may be JSON, too.
         return value in forms(text)
+    if isinstance(value, bytes) and value == _decoded(text):
+        return True
     found = text_of(value)
     return found == text.encode(errors="replace") or (isinstance(value, int | float) and found == _number(text))
+
+
+def _decoded(text: str) -> bytes | None:
+    """Returns the bytes of which a text is the base64; None if it is none. So positions are shown, and raw keys that
+    are no text."""
+    try:
+        return base64.b64decode(text, validate=True) or None
+    except ValueError:
+        return None
 
 
 def _number(text: str) -> bytes | None:
