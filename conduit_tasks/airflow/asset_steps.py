@@ -8,18 +8,20 @@ a task are stored all, in order, or none; the broker is told once Airflow has an
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
 from conduit_tasks.airflow.compat import AirflowSkipException
 from conduit_tasks.airflow.follow import follow
+from conduit_tasks.airflow.on_delivered import end_stop
 from conduit_tasks.airflow.tasks import fail_without_retry, run_of
-from conduit_tasks.errors import LeaseHeld
+from conduit_tasks.errors import ConfigError, LeaseHeld
 from conduit_tasks.logs import about
 
 if TYPE_CHECKING:
@@ -31,9 +33,22 @@ MOST = 500
 """Events that one task emits: Airflow stores them in the request that ends the task, which has five seconds."""
 
 
+LAST = 10
+"""Events that Airflow is asked for at first: the newest one says which others there are."""
+
+
 def alias_of(pipeline_id: str, destination: str) -> str:
     """Returns the name of the alias by which the events of a destination come."""
     return f"conduit/{pipeline_id}/{destination}"
+
+
+def asset_of(text: str) -> Asset:
+    """Returns the asset that a file names. Raises ConfigError if it is none: its provider may have come since the file
+    was validated."""
+    try:
+        return Asset(text)
+    except ValueError as error:
+        raise ConfigError(f"on-delivered: {text} is no asset of Airflow's: {error}") from None
 
 
 class AssetStepOperator(BaseOperator):
@@ -53,10 +68,11 @@ class AssetStepOperator(BaseOperator):
             due = self._due(run)
             if not due:
                 self._held.close()
+                self._stopped()
                 raise AirflowSkipException("Airflow knows of every micro-batch that is delivered")
-            asset = Asset(self.asset)
+            asset = asset_of(self.asset)
             for delivered in due:
-                context["outlet_events"][alias].add(asset, extra={**asdict(delivered), "id": delivered.id})
+                context["outlet_events"][alias].add(asset, extra={**delivered.told, "id": delivered.id})
             self.outlets = [alias]
             log.info("emits micro-batches %d to %d", due[0].micro_batch, due[-1].micro_batch)
             if self._pending and self._pending.more:
@@ -96,10 +112,38 @@ class AssetStepOperator(BaseOperator):
     def _stopped(self) -> None:
         """Ends a graceful stop that has waited for these events."""
         from conduit_tasks.micro_batch.context import opened
-        from conduit_tasks.micro_batch.plan import in_flight
 
         with opened(self.pipeline_id, "events") as context:
-            in_flight(context)
+            end_stop(context)
+
+
+class PlanOperator(ShortCircuitOperator):
+    """The task `plan`. If another run lasts (`@continuous`) and does all the work, only the events that are due are
+    left to this one; as many such runs follow each other as there are events for."""
+
+    _emits = False
+
+    def execute_callable(self) -> Any:
+        planned = super().execute_callable()
+        self._emits = not planned and events_are_due(self.op_kwargs["pipeline_id"])
+        return planned
+
+    def skip(self, ti: Any, tasks: Iterable[Any]) -> None:
+        super().skip(ti=ti, tasks=[task for task in tasks if not (self._emits and isinstance(task, AssetStepOperator))])
+
+
+def events_are_due(pipeline_id: str) -> bool:
+    """Returns whether there are micro-batches of which Airflow has no event, and the pipeline is not stopped."""
+    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.plan import steps_behind
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    found = [each.id for each in get_pipeline(pipeline_id).destinations if "asset" in each.on_delivered]
+    if not found:
+        return False
+    with opened(pipeline_id, "events") as context:
+        goes_on = context.broker.lifecycle.status().status not in ("stopped", "degraded")
+        return goes_on and any(steps_behind(context, id) for id in found)
 
 
 def emitted(context: Any) -> None:
@@ -109,20 +153,30 @@ def emitted(context: Any) -> None:
 
 def settle(found: Pending, alias: str) -> None:
     """Takes those micro-batches for told whose events Airflow has: they come in order, so the newest one says which."""
-    there = {str((event.extra or {}).get("id")) for event in newest(alias)}
-    known = [each.micro_batch for each in found.delivered if each.id in there]
-    if known:
-        found.told_through(known[-1])
+    numbers = {each.id: each.micro_batch for each in found.delivered}
+    for events in newest(alias):
+        if known := [numbers[id] for event in events if (id := str((event.extra or {}).get("id"))) in numbers]:
+            found.told_through(max(known))
+            return
 
 
-def newest(alias: str) -> list[Any]:
-    """Returns the newest events of an alias, as Airflow has them. Raises AirflowException if it does not answer."""
+def newest(alias: str) -> Iterator[list[Any]]:
+    """Yields the newest events of an alias, as Airflow has them, in portions. Of events that lie in the future, as a
+    clock was ahead when they were stored, those before them are yielded, too: they may be newer. Raises
+    AirflowException if Airflow does not answer."""
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetEventByAssetAlias
 
-    answer: Any = task_runner.SUPERVISOR_COMMS.send(
-        GetAssetEventByAssetAlias(alias_name=alias, ascending=False, limit=10)
-    )
-    if isinstance(answer, ErrorResponse):
-        raise AirflowException(f"on-delivered: Airflow does not say which events it has: {answer.error}")
-    return list(answer.asset_events)
+    before, limit = None, LAST
+    while True:
+        asked = GetAssetEventByAssetAlias(alias_name=alias, ascending=False, limit=limit, before=before)
+        answer: Any = task_runner.SUPERVISOR_COMMS.send(asked)
+        if isinstance(answer, ErrorResponse):
+            raise AirflowException(f"on-delivered: Airflow does not say which events it has: {answer.error}")
+        events = list(answer.asset_events)
+        yield events
+        if len(events) < limit or events[-1].timestamp <= datetime.now(UTC):
+            return
+        # Of events at the same moment some may be yielded twice, but none is left out, unless they are as many.
+        again = before is not None and events[-1].timestamp >= before
+        before, limit = events[-1].timestamp - timedelta(microseconds=again), MOST

@@ -16,11 +16,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
+from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Asset, AssetAlias, Param, TaskGroup, chain
 
 from conduit_tasks.airflow import tasks
-from conduit_tasks.airflow.asset_steps import AssetStepOperator, alias_of
+from conduit_tasks.airflow.asset_steps import AssetStepOperator, PlanOperator, alias_of
 from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.failing import watch
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
@@ -83,7 +83,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
 def add_tasks(pipeline: Pipeline, *, among_others: bool = False) -> None:
     """Adds the tasks of a run to the DAG, or group, that is being made. `among_others`: there may be tasks of the
     user's after them, which go on if there was nothing to do."""
-    plan = ShortCircuitOperator(
+    plan = PlanOperator(
         task_id="plan",
         python_callable=tasks.plan,
         op_kwargs={"pipeline_id": pipeline.id},

@@ -6,6 +6,7 @@ parents, owners. Nothing here may fail a task.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from conduit_tasks.pipeline.datasets import Dataset, dataset
 from conduit_tasks.topology import Destination, Node, Pipeline, Source
 
 if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import Broker
     from conduit_tasks.record.record import Record
     from conduit_tasks.spool.spool import Spool
 
@@ -27,6 +29,8 @@ Fields = tuple[tuple[str, str], ...]
 """Names and types."""
 ROWS, BYTES = 100, 8 << 20
 """Records that are looked at for their fields, and bytes that are read for it at most."""
+FIELDS, LONGEST = 500, 256
+"""Fields of a dataset at most, and characters of their names: an object may be used as a map, with any number."""
 MICRO_BATCHES = 500
 """Micro-batches of a run whose records are counted by source at most; of more, no number is given."""
 
@@ -81,8 +85,8 @@ def _of_destination(pipeline: Pipeline, destination: Destination, run: str) -> L
 
     with closing(open_broker(pipeline.id, initialise=False)) as broker:
         counts, numbers = broker.redeliveries.delivered_by(destination.id, run)
+        came = _by_source(broker, pipeline, numbers)
     spool = open_spool(pipeline)
-    came = _by_source(spool, pipeline, numbers)
     inputs = []
     for source in pipeline.sources:
         if numbers and came is not None and not came[source.id]:
@@ -129,17 +133,21 @@ def _datasets(uris: Iterable[str]) -> tuple[Dataset, ...]:
     return tuple(found for uri in uris if (found := dataset(uri)) is not None)
 
 
-def _by_source(spool: Spool, pipeline: Pipeline, numbers: Sequence[int]) -> Counter[str] | None:
-    """Returns the records that each source has brought into these micro-batches; None if they are too many, or one is
-    collected already."""
+def _by_source(broker: Broker, pipeline: Pipeline, numbers: Sequence[int]) -> Counter[str] | None:
+    """Returns the records that each source has brought into these micro-batches, by Redis: a spool on S3 takes some
+    tenths of a second for each. None if they are too many, or Redis does not know it of one any more."""
     if len(numbers) > MICRO_BATCHES:
         return None
+    nodes = [f"stage:{source.node}" for source in pipeline.sources]
+    keys = [broker.access.keys.micro_batch(number) for number in numbers]
     found: Counter[str] = Counter()
-    for number in numbers:
-        if (path := spool.sealed(pipeline.id, number)) is None:
+    for total, *stages in broker.access.read(*(("HMGET", key, "total", *nodes) for key in keys)):
+        read = [json.loads(stage)["read"] if stage else 0 for stage in stages]
+        if total is not None and len(read) == 1:
+            read = [int(total)]
+        if total is None or sum(read) != int(total):
             return None
-        for entry in spool.read_sealed(path).slices:
-            found[entry.source] += entry.records
+        found.update({source.id: n for source, n in zip(pipeline.sources, read, strict=True)})
     return found
 
 
@@ -157,7 +165,7 @@ def _fields(spool: Spool, pipeline: Pipeline, node: Node, numbers: Sequence[int]
         spool, stage.files[-1], ROWS, columns=SPOOL_SCHEMA.names, budget=Budget(BYTES), row_filter=stage.row_filter
     )
     records = [record for batch in rows for record in to_records(batch, stage.origins)]
-    return _registered(records) or _structure(records)
+    return tuple(each for each in _registered(records) or _structure(records) if len(each[0]) <= LONGEST)[:FIELDS]
 
 
 def _registered(records: Sequence[Record]) -> Fields:

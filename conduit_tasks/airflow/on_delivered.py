@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowException
@@ -16,6 +15,7 @@ from conduit_tasks.airflow.at_once import at_once
 from conduit_tasks.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.micro_batch.on_delivered import Delivered
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,15 @@ def stepping(pipeline_id: str, destination: str, run_id: str) -> Iterator[None]:
             on_delivered.call(
                 context, destination, step, wait=context.settings.lease_ttl + context.settings.lease_grace
             )
+            end_stop(context)
+
+
+def end_stop(context: Context) -> None:
+    """Ends a graceful stop that has waited for steps; the acks may have looked before the last one was called."""
+    from conduit_tasks.micro_batch.plan import in_flight
+
+    if context.broker.lifecycle.stored_status() == "stopping":
+        in_flight(context)
 
 
 def step_of(wanted: Mapping[str, str]) -> Callable[[Delivered], None]:
@@ -82,7 +91,7 @@ def trigger(dag: str, delivered: Delivered) -> None:
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
     run_id = f"delivered__{delivered.destination[:60]}.{hashlib.sha256(delivered.id.encode()).hexdigest()[:16]}"
-    asked = TriggerDagRun(dag_id=dag, run_id=run_id, run_after=at_once(), conf=asdict(delivered))
+    asked = TriggerDagRun(dag_id=dag, run_id=run_id, run_after=at_once(), conf=delivered.told)
     answer = task_runner.SUPERVISOR_COMMS.send(asked)
     if isinstance(answer, ErrorResponse) and answer.error != ErrorType.DAGRUN_ALREADY_EXISTS:
         raise AirflowException(

@@ -17,6 +17,8 @@ from conduit_tasks.connectors.column_types import ColumnType
 from conduit_tasks.errors import DoesNotFit
 
 Path = tuple[str, ...]
+_WHOLE = 1 << 53
+"""Limit of the whole numbers that a double holds exactly."""
 
 
 def valued(type_: pa.DataType) -> pa.DataType | None:
@@ -113,9 +115,17 @@ def cast(name: str, column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> A
     try:
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             _check(chunk, type_)
+        if pa.types.is_floating(column.type) and _is_text(type_):
+            return pa.array([None if v is None else _digits(v) for v in column.to_pylist()], type_)
         return column.cast(_decimals_as_text(column.type, type_)).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DoesNotFit(f"field '{name}' is no {type_}, as the column is: {error}") from None
+
+
+def _digits(number: float) -> str:
+    """Returns a number as text. A whole one has no fraction: it may be one that stood beside a fraction, of which Arrow
+    makes fractions both."""
+    return str(int(number)) if number.is_integer() and abs(number) <= _WHOLE else repr(number)
 
 
 def _check(values: pa.Array, wanted: pa.DataType) -> None:

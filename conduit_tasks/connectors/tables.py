@@ -1,5 +1,5 @@
-"""What destinations of tables share: option `schema`, and, of those that add commits to a table of files (Delta,
-Iceberg), the attempts at a commit."""
+"""What connectors of tables share: marks of changes that sources of databases set, option `schema`, and, of those that
+add commits to a table of files (Delta, Iceberg), the attempts at a commit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.errors import DoesNotFit, Unavailable
+from conduit_tasks.record.record import Record
+
+MYSQL_EMPTIED, POSTGRES_EMPTIED = "mysql.truncate", "postgres.truncate"
+"""Metadata of a delete that takes every row of its table (TRUNCATE)."""
+UNCHANGED = "postgres.unchanged"
+"""Metadata: fields that are missing in an update, because they are large and did not change (TOAST),
+comma-separated."""
+
+
+def empties(record: Record) -> bool:
+    """Returns whether a delete takes every row of its table, whichever database it was emptied in."""
+    return MYSQL_EMPTIED in record.metadata or POSTGRES_EMPTIED in record.metadata
+
 
 ROWS = Option(
     "rows",

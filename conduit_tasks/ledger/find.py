@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from conduit_tasks.errors import ConduitError, SpoolError
 from conduit_tasks.record.record import Origin
@@ -34,12 +34,14 @@ class Place:
 @dataclass
 class Found:
     """What was found in one micro-batch, the last first. `searched`: records that were gone through; 0: an index told.
-    `compared`: records that were compared. `more`: not all that may be there was looked at."""
+    `compared`: records that were compared. `more`: not all that may be there was looked at. `rest`: where the look goes
+    on, as its finder says; None: it is done."""
 
     places: list[Place]
     searched: int = 0
     compared: int = 0
     more: bool = False
+    rest: Any = None
 
 
 class Finder(Protocol):
@@ -49,14 +51,16 @@ class Finder(Protocol):
     def most(self) -> int | None:
         """Places after which no older micro-batch is looked at; None: all are."""
 
-    def within(self, spool: Spool, path: str, manifest: SealedManifest) -> Found:
-        """Returns what is in one sealed micro-batch; `path`: of its manifest. Raises SpoolError."""
+    def within(self, spool: Spool, path: str, manifest: SealedManifest, before: Found | None = None) -> Found:
+        """Returns what is in one sealed micro-batch; `path`: of its manifest; `before`: what was found in it so far,
+        with a `rest`. Raises SpoolError."""
 
 
 class Search:
     """Search for records in the micro-batches that the spool still holds, the newest first, some at a time.
 
-    A sealed micro-batch never changes, so each is searched once, however often `look` is called.
+    A sealed micro-batch never changes, so each is searched once, however often `look` is called. One of which many
+    records may have the value, and do not, is searched in several looks.
     """
 
     def __init__(self, spool: Spool, pipeline: str, finder: Finder, only: int | None = None) -> None:
@@ -64,7 +68,7 @@ class Search:
         self._spool, self._pipeline, self._finder, self._only = spool, pipeline, finder, only
         self._seen: dict[str, Found] = {}
         self.left = 0
-        """Number of micro-batches that were not searched yet, and are to be."""
+        """Number of micro-batches that were not searched to their end yet, and are to be."""
 
     def look(self, most: int | None = None) -> list[Place]:
         """Continues the search and returns the places found so far, newest first; several if the record was read again
@@ -79,11 +83,20 @@ class Search:
         self._seen = {path: self._seen[path] for path in paths if path in self._seen}
         read = 0
         for path in paths:
-            if path not in self._seen and (most is None or read < most) and not self._enough():
-                found = self._seen[path] = self._within(path)
+            # The rest of a micro-batch comes before older ones: the newest records come first.
+            while not self._done(path) and (most is None or read < most) and not self._enough():
+                before = self._seen.get(path)
+                found = self._within(path, before)
                 read += LOOK + found.searched + COMPARE * found.compared
-        self.left = 0 if self._enough() else sum(path not in self._seen for path in paths)
+                if before is not None:
+                    found.places = [*before.places, *found.places]
+                    found.searched = max(before.searched, found.searched)
+                self._seen[path] = found
+        self.left = 0 if self._enough() else sum(not self._done(path) for path in paths)
         return [place for path in paths if path in self._seen for place in self._seen[path].places]
+
+    def _done(self, path: str) -> bool:
+        return path in self._seen and self._seen[path].rest is None
 
     @property
     def searched(self) -> tuple[int, int]:
@@ -100,9 +113,9 @@ class Search:
         most = self._finder.most
         return most is not None and sum(len(found.places) for found in self._seen.values()) >= most
 
-    def _within(self, path: str) -> Found:
+    def _within(self, path: str, before: Found | None) -> Found:
         try:
-            return self._finder.within(self._spool, path, self._spool.read_sealed(path))
+            return self._finder.within(self._spool, path, self._spool.read_sealed(path), before)
         except SpoolError:
             if path in (self._spool.sealed(self._pipeline, n) for n in self._spool.micro_batches(self._pipeline)):
                 raise

@@ -43,7 +43,7 @@ class ById:
         # An id has 32 digits; nothing has a shorter one.
         self._hash = int(self._id[:_DIGITS], 16) if re.fullmatch(r"[0-9a-f]{32}", self._id) else None
 
-    def within(self, spool: Spool, path: str, manifest: SealedManifest) -> Found:
+    def within(self, spool: Spool, path: str, manifest: SealedManifest, before: Found | None = None) -> Found:
         """See `Finder`."""
         if self._hash is None:
             return Found([])

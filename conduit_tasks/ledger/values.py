@@ -7,6 +7,7 @@ What is found is compared with the record as people may look at it: a value that
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
@@ -38,7 +39,7 @@ LONGEST = 8_192
 MOST = 100
 """Records that are found at a time, the newest."""
 COMPARED = 1_000
-"""Rows of a part that are compared at a time, at most: each may lie in a row group of its own."""
+"""Rows of a part that are compared in one look, at most: each may lie in a row group of its own."""
 
 
 class ByValue:
@@ -57,37 +58,45 @@ class ByValue:
         self._pipeline, self._field, self._ref, self._value = pipeline, named[0], ref, value
         self._hashes = [hash_of(form) for form in forms(value)]
 
-    def within(self, spool: Spool, path: str, manifest: SealedManifest) -> Found:
-        """See `Finder`."""
+    def within(self, spool: Spool, path: str, manifest: SealedManifest, before: Found | None = None) -> Found:
+        """See `Finder`. A look goes on below a row of a file."""
         out = Found([])
+        most = self.most - (len(before.places) if before is not None else 0)
+        last, below = before.rest if before is not None else (len(manifest.files) - 1, sys.maxsize)
         origins = origins_of(self._pipeline.id, manifest)
-        for file in reversed(manifest.files):
-            left = self.most - len(out.places)
+        for number in range(last, -1, -1):
+            file = manifest.files[number]
+            left = most - len(out.places)
             if left <= 0:
                 out.more = True
                 break
             if file.rows:
-                rows, searched = self._rows(spool, file, origins)
+                rows, searched = self._rows(spool, file, origins, below)
                 out.searched += searched
                 out.compared += min(len(rows), COMPARED)
-                places, more = self._compared(spool, manifest, file, rows, origins=origins, most=left)
+                places, more, secret = self._compared(spool, manifest, file, rows, origins=origins, most=left)
                 out.places += places
                 out.more = out.more or more
+                if len(rows) > COMPARED and not more and (places or not secret):
+                    out.rest = (number, rows[COMPARED - 1])
+                    break
+            below = sys.maxsize
         return out
 
-    def _rows(self, spool: Spool, file: PartFile, origins: Sequence[Origin]) -> tuple[list[int], int]:
-        """Returns the last rows that may have the value, the last first, and how many were gone through for it."""
+    def _rows(self, spool: Spool, file: PartFile, origins: Sequence[Origin], below: int) -> tuple[list[int], int]:
+        """Returns the last rows before row `below` that may have the value, the last first, and how many were gone
+        through for it."""
         try:
             with Index(spool.store, path_of(file.path), file.rows) as index:
                 # A row has an entry for each place of the value, one behind the other.
                 each = (map(itemgetter(0), groupby(index.rows(self._field, hash))) for hash in self._hashes)
-                found = {row for rows in each for row in islice(rows, COMPARED + 1)}
+                found = {row for rows in each for row in islice((row for row in rows if row < below), COMPARED + 1)}
                 return sorted(found, reverse=True), 0
         except (FileNotFoundError, KeyError):
             pass
         except (OSError, Damaged) as error:
             log.warning("%s cannot be used: %s", spool.uri(path_of(file.path)), error)
-        return self._gone_through(spool, file, origins), file.rows
+        return [row for row in self._gone_through(spool, file, origins) if row < below], file.rows
 
     def _gone_through(self, spool: Spool, file: PartFile, origins: Sequence[Origin]) -> list[int]:
         columns = Columns([self._field], origins)
@@ -110,20 +119,21 @@ class ByValue:
         *,
         origins: Sequence[Origin],
         most: int,
-    ) -> tuple[list[Place], bool]:
-        """Returns the places of rows that have the value, and whether others may have it too. Where one has it and it
-        is masked there, none are said to: that would tell whether a guess is right."""
+    ) -> tuple[list[Place], bool, bool]:
+        """Returns the places of rows that have the value; whether others have it too, beyond `most`; and whether one
+        has it and it is masked there: then nobody is told that there are others, as that would say that a guess is
+        right."""
         places: list[Place] = []
         hidden = False
         for record, seq in self._records(spool, manifest, file, rows[:COMPARED], origins):
             if len(places) == most:
-                return places, True
+                return places, True, hidden
             if self._has(record):
                 if self._has(Shown(self._pipeline.mask).masked(record)):
                     places.append(place_of(manifest, seq, record.ordinal, record.id))
                 else:
                     hidden = True
-        return places, len(rows) > COMPARED and (bool(places) or not hidden)
+        return places, False, hidden
 
     def _records(
         self, spool: Spool, manifest: SealedManifest, file: PartFile, rows: list[int], origins: Sequence[Origin]

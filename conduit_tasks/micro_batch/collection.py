@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 UNFINISHED = 3_600.0
 """Least number of seconds after which an unfinished redelivery of a cleared task no longer holds back collection."""
+STEPS = 7 * 86_400.0
+"""Seconds past its retention for which a micro-batch waits for the steps after its delivery."""
 SLIM_AFTER = 60.0
 """Seconds after which a finished micro-batch is kept in a fraction of its size."""
 
@@ -39,6 +41,7 @@ def collect(context: Context) -> list[int]:
     if due and listened_to(context):
         told = context.broker.acks.told()
         due = [number for number in due if number <= told]
+    due = _steps_called(context, due)
     due = due[: proven(context, due)]
     if due and away(context):
         Checkpoint(context.spool, context.pipeline.id).collecting(due[-1])
@@ -49,3 +52,26 @@ def collect(context: Context) -> list[int]:
         done.append(number)
     context.broker.collection.slim(sources, destinations, max(SLIM_AFTER, comes_again(context.pipeline)))
     return done
+
+
+def _steps_called(context: Context, due: list[int]) -> list[int]:
+    """Returns those of the micro-batches for which each destination's step was called: it is told what only they know,
+    the number of their records and their id. A step that fails for days holds back none for ever, which is logged."""
+    if not due:
+        return due
+    steps = [d.id for d in context.pipeline.destinations if d.on_delivered]
+    asked = [("HGET", context.broker.keys.destination(name), "told") for name in steps]
+    told = dict(zip(steps, context.broker.access.read(*asked), strict=True))
+    behind = {name: int(m) for name, m in told.items() if m is not None and int(m) < due[-1]}
+    if not behind:
+        return due
+    first = min(behind.values()) + 1
+    sources, destinations = [s.id for s in context.pipeline.sources], [d.id for d in context.pipeline.destinations]
+    late = context.broker.collection.due(sources, destinations, kept_for(context.pipeline) + STEPS)
+    if late and late[-1] >= first:
+        log.warning(
+            "%s: micro-batches %d to %d are removed from the spool although the step of %s was not called for them for "
+            "%.0f days: it gets them without `records`, under another id. Its error is in the log of its task",
+            *(context.pipeline.id, max(first, late[0]), late[-1], ", ".join(sorted(behind)), STEPS / 86_400),
+        )
+    return [number for number in due if number < first or number in set(late)]

@@ -4,10 +4,11 @@ order and at least once (docs/on-delivered.md)."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.micro_batch.context import Context
@@ -25,20 +26,28 @@ log = logging.getLogger(__name__)
 class Delivered:
     """A micro-batch that a destination has confirmed: each record that it wanted is delivered there, filtered, or a
     dead letter. `records`: number that it wanted, None if the micro-batch is collected already. `sealed_at`: seconds
-    since the epoch."""
+    since the epoch. `manifest`: the name of its manifest, which no two micro-batches of a number share."""
 
     pipeline: str
     destination: str
     micro_batch: int
     records: int | None = None
     sealed_at: float | None = None
+    manifest: str = ""
 
     @property
     def id(self) -> str:
         """The same for each call for this micro-batch; another one for a later micro-batch of the same number, which a
-        Redis that has forgotten its last moments gives again."""
-        sealed = "" if self.sealed_at is None else f".{int(self.sealed_at * 1e6):x}"
-        return f"{self.pipeline}.{self.destination}.{self.micro_batch}{sealed}"
+        Redis that has forgotten its last moments gives again. It holds the token of the seal; the time of it is put
+        right if the clock was ahead."""
+        token = "".join(re.findall(r"manifest-(\d+)\.json$", self.manifest))
+        return f"{self.pipeline}.{self.destination}.{self.micro_batch}{f'.{int(token):x}' if token else ''}"
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a DAG or an event is told."""
+        names = ("pipeline", "destination", "micro_batch", "records", "sealed_at")
+        return {name: getattr(self, name) for name in names}
 
 
 def begin(context: Context, destination: str) -> None:
@@ -112,4 +121,6 @@ def _wanted(broker: Broker, destination: str, number: int) -> Delivered | None:
     records = None if found is None else found.matched.get(destination, found.total)
     if records == 0:
         return None
-    return Delivered(broker.pipeline, destination, number, records, None if found is None else found.sealed_at)
+    if found is None:
+        return Delivered(broker.pipeline, destination, number)
+    return Delivered(broker.pipeline, destination, number, records, found.sealed_at, found.manifest)

@@ -12,6 +12,7 @@ from conduit_tasks.settings import settings as installation
 from conduit_tasks.topology import Destination, Source
 
 SAFE = "/:@!$&'()*+,;=~-._%"
+_TAKEN = ("self", "context")
 LONGEST = 1_500
 """Characters that Airflow keeps of a URI."""
 
@@ -50,7 +51,12 @@ def wrong(asset: str) -> str:
     """Says what is wrong with an asset that a file names; "" if nothing is."""
     if not asset.strip() or len(asset) > LONGEST or not asset.isascii() or not asset.isprintable():
         return f"an asset has 1 to {LONGEST} printable ASCII characters"
-    parts = urlsplit(asset)
+    if asset in _TAKEN:
+        return f"Airflow keeps the name {asset} for itself"
+    try:
+        parts = urlsplit(asset)
+    except ValueError as error:
+        return f"it is no URI: {error}"
     if parts.scheme == "airflow":
         return "Airflow keeps the scheme airflow for itself"
     return "an asset is shown to everybody: leave out the login" if "@" in parts.netloc else ""

@@ -64,7 +64,8 @@ def check_plugins(keys: PipelineKeys, report: Findings, base: Path) -> None:
 
 
 def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
-    """Reports handlers and notifiers that the file names and that cannot be loaded."""
+    """Reports handlers and notifiers that the file names and that cannot be loaded, and assets of steps that Airflow
+    does not take."""
     from conduit_tasks.include import load_function
 
     called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
@@ -73,9 +74,23 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
     for n, connector in enumerate(keys.connectors):
         if connector.on_delivered is not None and connector.on_delivered.call is not None:
             called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
+        if connector.on_delivered is not None and connector.on_delivered.asset is not None:
+            path = (*base, "connectors", n, "on-delivered", "asset")
+            if not report.wrong(path):
+                check_with(_taken_by_airflow, connector.on_delivered.asset, "E217", report, path)
     for path, call in called:
         if not report.wrong(path):
             check_with(partial(load_function, where=_key_of(path)), call, "E212", report, path)
+
+
+def _taken_by_airflow(asset: str) -> None:
+    """Raises ConfigError for an asset that Airflow, or its provider of that scheme, does not take."""
+    from airflow.sdk import Asset
+
+    try:
+        Asset(asset)
+    except ValueError as error:
+        raise ConfigError(f"{asset} is no asset of Airflow's: {error}") from None
 
 
 def _key_of(path: Path) -> str:

@@ -23,7 +23,7 @@ _BLANKS = 16
 Places = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_QUOTE, _COLON, _BACKSLASH = ord('"'), ord(":"), ord("\\")
+_QUOTE, _COLON, _BACKSLASH, _MINUS, _ZERO = (ord(c) for c in '":\\-0')
 _BLANK = np.zeros(256, bool)
 _BLANK[[ord(c) for c in " \t\r\n"]] = True
 _TEXT_ENDS = np.zeros(256, bool)
@@ -132,6 +132,10 @@ def _lengths(  # noqa: PLR0917
             if not len(rows):
                 break
             here = content[starts[rows] + n]
+            if n == 0 and ended is _OTHER_ENDS:
+                # -0 is 0 as soon as it is parsed.
+                zero = rows[(here == _MINUS) & (content[starts[rows] + 1] == _ZERO)]
+                odd[texts[zero]] = True
             if ended is _OTHER_ENDS and (broken := _FRACTION[here]).any():
                 # `true` and `false` have an e, too.
                 fraction = rows[broken]

@@ -5,7 +5,9 @@ The hash is part of the format of the files that hold it (`spool.index`): with a
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +27,8 @@ MOST = 256
 """Bytes of a value that enter the hash, with the length of the whole: what is found is compared with the record."""
 _MULTIPLIER, _LAST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _ALL, _WORD = np.uint64(0xFFFFFFFFFFFFFFFF), 8
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,300})(\.\d{1,300})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -97,15 +101,18 @@ def text_of(value: Any) -> bytes | None:
 
 
 def forms(text: str) -> list[bytes]:
-    """Returns the texts under which a value may have been stored: as it is given and, for a structured key, as JSON
-    without and with blanks."""
-    out = [text.encode(errors="replace")]
+    """Returns the texts under which a value may have been stored: as it is given, a number as JSON writes it, what the
+    text is in base64, and a structured key as JSON without and with blanks, and with other letters as they are or
+    escaped."""
+    out = [text.encode(errors="replace"), *(form for form in (_number(text), _decoded(text)) if form is not None)]
     if text.lstrip()[:1] == "{":
         try:
             value = jsons.exact(text)
         except (jsons.JSONDecodeError, UnicodeEncodeError):
             return out
-        out += [jsons.dumps(value), json.dumps(value).encode(), json.dumps(value, ensure_ascii=False).encode()]
+        out.append(jsons.dumps(value))
+        for separators in (None, (",", ":")):
+            out += [json.dumps(value, ensure_ascii=e, separators=separators).encode() for e in (True, False)]
     return list(dict.fromkeys(out))
 
 
@@ -116,7 +123,32 @@ def matches(value: Any, text: str) -> bool:
             return bool(jsons.exact(text) == value)
         except (jsons.JSONDecodeError, UnicodeEncodeError):
             return False
-    return text_of(value) == text.encode(errors="replace")
+    if isinstance(value, bytes) and value[:1] == b"{":
+        # A raw key may be JSON, too.
+        return value in forms(text)
+    if isinstance(value, bytes) and value == _decoded(text):
+        return True
+    found = text_of(value)
+    return found == text.encode(errors="replace") or (isinstance(value, int | float) and found == _number(text))
+
+
+def _decoded(text: str) -> bytes | None:
+    """Returns the bytes of which a text is the base64; None if it is none. So positions are shown, and raw keys that
+    are no text."""
+    try:
+        return base64.b64decode(text, validate=True) or None
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> bytes | None:
+    """Returns a number as JSON writes it (`1.50` as `1.5`, `-0` as `0`); None if the text is none."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return jsons.dumps(jsons.exact(text))
+    except jsons.JSONDecodeError:  # out of the range of a double
+        return None
 
 
 class Columns:

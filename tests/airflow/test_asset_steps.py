@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetEventByAssetAlias, OKResponse, TriggerDagRun
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from conduit_tasks.airflow.asset_steps import AssetStepOperator
+from conduit_tasks.airflow.asset_steps import AssetStepOperator, asset_of
 from conduit_tasks.airflow.compat import AirflowSkipException
 from conduit_tasks.airflow.factory import load_dags
 from conduit_tasks.airflow.on_delivered import stepping
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.micro_batch.collection import collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.on_delivered import pending
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.assets import outlets
-from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.pipeline.load import get_pipeline, load_file
 from tests.micro_batch.harness import run_once, write_pipeline
 
 PIPELINE = """
@@ -42,6 +45,8 @@ class Airflow:
         self.events: list[Any] = []
         self.triggered: list[TriggerDagRun] = []
         self.silent = False
+        self.ahead = timedelta()
+        """By how much its clock is ahead."""
 
     def send(self, asked: Any) -> Any:
         if isinstance(asked, TriggerDagRun):
@@ -52,7 +57,8 @@ class Airflow:
             return ErrorResponse()
         found = [each for each in self.events if each.alias == asked.alias_name]
         assert asked.ascending is False
-        return SimpleNamespace(asset_events=found[::-1][: asked.limit])
+        found = [each for each in found if asked.before is None or each.timestamp <= asked.before]
+        return SimpleNamespace(asset_events=sorted(found, key=lambda each: each.timestamp)[::-1][: asked.limit])
 
     def run(self, run: str = "r", *, ends: str = "well") -> list[int]:
         """Runs the task; `ends`: "well", or "rejected" (Airflow has no word of its success), or "dead" (nobody hears
@@ -69,7 +75,12 @@ class Airflow:
         [alias] = step.outlets
         assert isinstance(alias, AssetAlias)
         new = [
-            SimpleNamespace(alias=alias.name, asset=each.dest_asset_key.name, extra=each.extra)
+            SimpleNamespace(
+                alias=alias.name,
+                asset=each.dest_asset_key.name,
+                extra=each.extra,
+                timestamp=datetime.now(UTC) + self.ahead,
+            )
             for each in accessors[alias].asset_alias_events
         ]
         self.events += new if ends != "rejected" else []
@@ -169,6 +180,137 @@ def test_a_task_emits_so_many_and_a_run_follows_for_the_rest(
     assert len(airflow.triggered) == 1
 
 
+def test_events_are_emitted_also_while_another_run_lasts_and_does_all_the_work(
+    home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given more events than a task emits, and a run that reads and delivers on and on
+    monkeypatch.setattr("conduit_tasks.airflow.asset_steps.MOST", 2)
+    deliver(home, "r1", 2, 2, 1)
+    write_pipeline(home, "p", PIPELINE.replace("connectors:", 'schedule: "@continuous"\n    connectors:'))
+    assert plan_run("p", "lasts").work is True
+    with opened("p", "lasts") as context:
+        context.broker.runs.tell_at_work("lasts", "sources.in", 600)
+    airflow.run("lasts")
+    [after] = airflow.triggered
+
+    def planned(run: str) -> set[str]:
+        """The tasks that are skipped after `plan` of the run that follows."""
+        [dag] = load_dags("p")
+        ti = SimpleNamespace(dag_id="p", run_id=run, map_index=-1, xcom_push=lambda **_: None)
+        dag_run = SimpleNamespace(dag_id="p", run_id=run, run_type="manual")
+        plan = dag.get_task("plan")
+        context = {"ti": ti, "run_id": run, "params": {"max-records": 0}, "dag_run": dag_run, "task": plan}
+        with pytest.raises(DownstreamTasksSkipped) as raised:
+            plan.execute(context)
+        return {*raised.value.tasks}
+
+    # When the run that follows is planned, Then only the task that emits is left
+    [dag] = load_dags("p")
+    [step] = [id for id in dag.task_ids if id.startswith("steps.")]
+    assert planned(after.run_id) == {*dag.task_ids} - {"plan", step}
+    assert airflow.run(after.run_id) == [3]
+    # And if nothing is left to emit, or the pipeline is stopped, none is
+    assert planned("x") == {*dag.task_ids} - {"plan"}
+    deliver(home, "r2", 1)
+    with opened("p", "stop") as context:
+        context.broker.lifecycle.force_stop()
+    assert step in planned("y")
+
+
+def test_events_of_a_clock_that_was_ahead_do_not_hide_those_of_now(
+    home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given events that Airflow stored while its clock was an hour ahead, more than it is asked for at a time
+    monkeypatch.setattr("conduit_tasks.airflow.asset_steps.LAST", 2)
+    monkeypatch.setattr("conduit_tasks.airflow.asset_steps.MOST", 3)
+    airflow.ahead = timedelta(hours=1)
+    deliver(home, "r1", 1, 1, 1)
+    airflow.run()
+    deliver(home, "r2", 1, 1, 1)
+    airflow.run()
+    # When the clock is right again, Then its events are found, and come once
+    airflow.ahead = timedelta()
+    deliver(home, "r3", 1)
+    assert airflow.run() == [7]
+    assert plan_run("p", "r4").work is False
+    # And also if all were stored at the same moment
+    for event in airflow.events:
+        event.timestamp = airflow.events[0].timestamp
+    deliver(home, "r5", 1)
+    assert airflow.run() == [8]
+
+
+def test_an_event_keeps_its_id_if_the_time_of_the_seal_is_put_right(home: Path, airflow: Airflow) -> None:
+    deliver(home, "r1", 1)
+    airflow.run(ends="dead")
+    with opened("p", "clock") as context:
+        broker = context.broker
+        broker.access.redis.hset(broker.keys.micro_batch(1), "sealed_at", "1")
+    with pytest.raises(AirflowSkipException):
+        airflow.run()
+
+
+def test_what_is_not_told_is_not_collected_for_days(
+    home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given micro-batches that are delivered and acked, beyond their retention, of which Airflow has not heard
+    write_pipeline(home, "p", PIPELINE.replace("connectors:", "spool: {retention: 0s}\n    connectors:"))
+    deliver(home, "r1", 2, 2, 1)
+
+    def collected() -> list[int]:
+        with opened("p", "acks") as context:
+            return collect(context)
+
+    assert collected() == []
+    # When it has heard of two, Then they go
+    monkeypatch.setattr("conduit_tasks.airflow.asset_steps.MOST", 2)
+    airflow.run()
+    assert (airflow.told, collected()) == ([(1, 2), (2, 2)], [1, 2])
+    assert "removed from the spool" not in caplog.text
+    # And days later the others go all the same, and the log says so
+    monkeypatch.setattr("conduit_tasks.micro_batch.collection.STEPS", -1.0)
+    assert collected() == [3]
+    assert "micro-batches 3 to 3 are removed from the spool although the step of o:t was not called" in caplog.text
+    airflow.run()
+    assert airflow.told[2] == (3, None)
+
+
+@pytest.mark.parametrize("ends", ["dead", "well"])
+def test_a_stop_that_waits_for_events_ends_with_the_run_that_tells_of_the_last(
+    home: Path, airflow: Airflow, ends: str
+) -> None:
+    # Given a stop, and a task that emits; it may have died when Airflow had its events
+    deliver(home, "r1", 1)
+    with opened("p", "stop") as context:
+        context.broker.lifecycle.stop(60)
+    airflow.run(ends=ends)
+    if ends == "dead":
+        # When the next one finds that, Then it ends the stop
+        with pytest.raises(AirflowSkipException):
+            airflow.run("r2")
+    with opened("p", "look") as context:
+        assert context.broker.lifecycle.stored_status() == "stopped"
+
+
+def test_an_asset_that_a_provider_does_not_take_is_an_error_of_the_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given what a provider does with the URIs of its scheme; that of PostgreSQL is not installed
+    def takes(parts: Any) -> Any:
+        if parts.scheme == "postgres" and parts.path.count("/") != 3:
+            raise ValueError("URI format postgres:// must contain database, schema, and table names")
+        return parts
+
+    monkeypatch.setattr("airflow.sdk.definitions.asset._get_uri_normalizer", lambda _: takes)
+    # Then the file's validation says so
+    write_pipeline(home, "p", PIPELINE.replace("{asset: each}", "{asset: 'postgres://db/x'}"))
+    [found] = load_file(home / "include" / "pipelines" / "p.yaml", plugins=True).errors
+    assert (found.code, "must contain database" in found.message) == ("E217", True)
+    # And so does the task, if the provider came later
+    with pytest.raises(ConfigError, match="postgres://db/x is no asset of Airflow's: "):
+        asset_of("postgres://db/x")
+
+
 def test_no_event_is_emitted_unless_airflow_says_which_it_has(home: Path, airflow: Airflow) -> None:
     deliver(home, "r1", 1)
     airflow.silent = True
@@ -176,15 +318,6 @@ def test_no_event_is_emitted_unless_airflow_says_which_it_has(home: Path, airflo
         airflow.run()
     airflow.silent = False
     assert airflow.run() == [1]
-
-
-def test_a_graceful_stop_waits_for_the_events(home: Path, airflow: Airflow) -> None:
-    deliver(home, "r1", 1)
-    with opened("p", "stop") as context:
-        context.broker.lifecycle.stop(60)
-    airflow.run()
-    with opened("p", "look") as context:
-        assert context.broker.lifecycle.stored_status() == "stopped"
 
 
 def test_the_dag_has_a_task_for_them_after_the_destination(home: Path, airflow: Airflow) -> None:

@@ -25,8 +25,11 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from conduit_tasks.airflow import lineage
 from conduit_tasks.airflow.compat import AirflowSkipException
 from conduit_tasks.airflow.factory import load_dags
+from conduit_tasks.micro_batch.collection import collect
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.assets import read
 from conduit_tasks.pipeline.datasets import Dataset, dataset
+from conduit_tasks.spool.spool import Spool
 from tests.micro_batch.harness import run_once, write_pipeline
 
 SECRET = "geheim"
@@ -241,6 +244,42 @@ def test_each_run_has_its_own_counts_and_a_processor_hides_the_fields(
     assert went["outputFacets"]["outputStatistics"]["rowCount"] == 2
     # And says nothing of fields that nobody knows
     assert "schema" not in went.get("facets", {})
+
+
+def test_records_are_counted_by_redis_and_few_manifests_are_read(
+    home: Path, events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a run of five micro-batches of two sources, and a spool of which each manifest takes a while
+    (home / "idle").mkdir()
+    for n in range(5):
+        write(home, n, n)
+        (home / "idle" / f"{n}.jsonl").write_text('{"x": 1}\n' * n)
+        run_once("p", "r1")
+    read, whole = [], Spool.read_sealed
+    monkeypatch.setattr(Spool, "read_sealed", lambda self, path: [read.append(path), whole(self, path)][1])
+    # When the task ends
+    found = lineage.of_node("p", "destinations.out", "r1")
+    # Then each source has its number, for which no manifest was read
+    assert found is not None
+    assert [end.rows for end in found.inputs] == [10, 10]
+    assert len(set(read)) == 1
+    # And none has, where Redis keeps no more than the whole of each micro-batch
+    monkeypatch.setattr("conduit_tasks.micro_batch.collection.SLIM_AFTER", 0.0)
+    with opened("p", "r2") as context:
+        collect(context)
+    found = lineage.of_node("p", "destinations.out", "r1")
+    assert found is not None
+    assert {end.rows for end in found.inputs} == {None}
+
+
+def test_a_dataset_has_a_bounded_number_of_fields(home: Path, events: Any) -> None:
+    (home / "in").mkdir()
+    names = ["n" * 300, *(f"n{n}" for n in range(2_000))]
+    (home / "in" / "a.jsonl").write_text(json.dumps(dict.fromkeys(names, 1)) + "\n")
+    run_once("p", "r1")
+    found = lineage.of_node("p", "destinations.out", "r1")
+    assert found is not None
+    assert [name for name, _ in found.outputs[0].fields] == [f"n{n}" for n in range(lineage.FIELDS)]
 
 
 def test_the_fields_of_a_registered_schema_are_those_of_the_schema(home: Path) -> None:

@@ -109,6 +109,17 @@ def test_fields_within_a_column_that_differ_in_case_only_are_refused(home: Path,
         written(home, {"n": 2, **payload})
 
 
+def test_a_number_in_a_column_of_texts_is_the_same_whatever_stands_beside_it(home: Path) -> None:
+    # Given a column of texts, and whole numbers that come alone, or in one write with a fraction
+    written(home, {"n": 0, "t": "x"})
+    out = destination()
+    out.open(None)
+    for n, values in enumerate(([7], [7, 0.5], [10**15, 0.5], [1e20, None]), 1):
+        out.write(rows(*({"n": 10 * n + m, "t": value} for m, value in enumerate(values)), numbered=False))
+    found = [row["t"] for _, row in sorted(held(home).items())]
+    assert found == ["x", "7", "7", "0.5", "1000000000000000", "0.5", "1e+20", None]
+
+
 FITTING = [
     ("price", 3, "3.00"),
     ("price", 2.5, "2.50"),

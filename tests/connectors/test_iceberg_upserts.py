@@ -81,15 +81,17 @@ def test_deletes_and_changed_keys_are_applied_in_their_order(either: Lake) -> No
     )
     assert either.by_id() == {1: "again", 5: "of its key", 7: "moved"}
     out.write(changed(("delete", {"id": 77}, None), numbered=False))
-    out.write(
-        changed(
-            ("create", None, {"id": 8, "v": "goes"}),
-            Record(b"t", "delete", {"postgres.truncate": "true"}),
-            ("create", None, {"id": 6, "v": "stays"}),
-            numbered=False,
+    # Whichever database the table was emptied in
+    for id, mark in ((6, "postgres.truncate"), (5, "mysql.truncate")):
+        out.write(
+            changed(
+                ("create", None, {"id": 8, "v": "goes"}),
+                Record(b"t", "delete", {mark: "true"}),
+                ("create", None, {"id": id, "v": "stays"}),
+                numbered=False,
+            )
         )
-    )
-    assert either.by_id() == {6: "stays"}
+        assert either.by_id() == {id: "stays"}
 
 
 def test_a_key_of_several_columns_is_exactly_that(either: Lake) -> None:

@@ -94,6 +94,32 @@ def test_changes_of_several_tables_are_applied_in_their_order(mydb: MyDatabase, 
         assert mydb.run("SELECT id FROM t") == [(8,)]
 
 
+@pytest.mark.parametrize("unique", ["", ", UNIQUE (n)"])
+def test_a_row_whose_key_changes_takes_along_what_the_record_leaves_out(mydb: MyDatabase, unique: str) -> None:
+    """Given changes of `postgres`, which leaves out large values that did not change."""
+    mydb.run(f"CREATE TABLE t (id int PRIMARY KEY, big text, n int{unique})", "INSERT INTO t VALUES (1, 'large', 1)")
+    moves = change("update", {"id": 2, "n": 2}, {"id": 1}, postgres_unchanged="big")
+    write(mydb, moves)
+    assert mydb.run("SELECT * FROM t") == [(2, "large", 2)]
+    # Also if it is written again, with another row of the old key by then
+    write(mydb, moves, change("create", {"id": 1, "big": "other", "n": 1}))
+    assert mydb.run("SELECT * FROM t ORDER BY id") == [(1, "other", 1), (2, "large", 2)]
+    write(mydb, change("update", {"id": 1, "big": "large", "n": 1}), moves)
+    assert mydb.run("SELECT * FROM t") == [(2, "large", 2)]
+
+
+@pytest.mark.proves("T6")
+def test_what_a_server_that_keeps_no_warnings_would_change_is_refused(mydb: MyDatabase) -> None:
+    # Given a value of which the server cuts a blank, which it says in a note only, and a server that keeps none
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY, v tinytext)", "SET GLOBAL max_error_count = 0")
+    try:
+        with pytest.raises(Refused, match="another value: Data truncated"):
+            write(mydb, change("create", {"id": 1, "v": "x" * 255 + " "}))
+    finally:
+        mydb.run("SET GLOBAL max_error_count = 64")
+    assert mydb.run("SELECT count(*) FROM t") == [(0,)]
+
+
 def test_keys_that_the_collation_holds_equal_are_one_row(mydb: MyDatabase) -> None:
     mydb.run("CREATE TABLE t (k varchar(9) PRIMARY KEY, n decimal(9, 2))")
     write(

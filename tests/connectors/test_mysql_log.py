@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.mysql.binlog import bare
+from conduit_tasks.connectors.mysql.connector import MysqlSource
 from conduit_tasks.errors import ConfigError, SourceError
-from tests.connectors.mariadb_database import MyDatabase, drain
+from tests.connectors.mariadb import MariadbServer
+from tests.connectors.mariadb_database import MyDatabase, database, drain
 from tests.connectors.test_mysql_source import source
 
 
@@ -62,6 +64,27 @@ def test_a_statement_is_read_without_what_stands_before_it() -> None:
     assert bare("INSERT INTO t VALUES ('-- no note')") == "INSERT INTO t VALUES ('-- no note')"
 
 
+@pytest.mark.parametrize(
+    ("by", "statement"),
+    [
+        ("VIEW way AS SELECT * FROM t", "INSERT INTO way VALUES (5, 5)"),
+        ("TRIGGER g BEFORE INSERT ON way FOR EACH ROW INSERT INTO t VALUES (NEW.id, 0)", "INSERT INTO way VALUES (5)"),
+        ("FUNCTION f() RETURNS int DETERMINISTIC BEGIN INSERT INTO t VALUES (5, 5); RETURN 1; END", "DO f()"),
+    ],
+)
+def test_a_statement_that_reaches_a_table_without_naming_it_stops_the_source(
+    mydb: MyDatabase, by: str, statement: str
+) -> None:
+    made = ["CREATE TABLE way (id int PRIMARY KEY)"] if "VIEW" not in by else []
+    with pytest.raises(SourceError, match="binlog_format = ROW"):
+        came(mydb, *made, f"CREATE {by}", "SET SESSION binlog_format = STATEMENT", statement)
+
+
+def test_a_statement_on_another_table_is_passed_over(mydb: MyDatabase) -> None:
+    other = ("CREATE TABLE x (id int)", "SET SESSION binlog_format = STATEMENT", "INSERT INTO x VALUES (1)")
+    assert came(mydb, *other, "SET SESSION binlog_format = ROW", "INSERT INTO t VALUES (5, 5)") == [("create", 5)]
+
+
 def test_rows_that_go_without_being_named_stop_the_source(mydb: MyDatabase) -> None:
     with pytest.raises(SourceError, match="the log does not name"):
         came(mydb, "CREATE OR REPLACE TABLE t (id int PRIMARY KEY, v int)")
@@ -98,6 +121,26 @@ def test_the_servers_modes_do_not_change_what_is_read(mydb: MyDatabase) -> None:
     finally:
         mydb.run(f"SET GLOBAL sql_mode = '{mode}'")
     assert [r.after for r in (*records, *changes)] == [{"id": "a", "d": "5.00"}, {"id": "a", "d": "6.00"}]
+
+
+def test_a_server_that_writes_names_in_lower_case_has_changes_of_tables_named_otherwise() -> None:
+    server = MariadbServer(more=("--lower-case-table-names=1",)).create().start()
+    try:
+        with database(server) as lower:
+            lower.run("CREATE TABLE Orders (id int PRIMARY KEY)", "INSERT INTO Orders VALUES (1)")
+            url = server.url(lower.name.upper())
+            for tables in ("Orders", f"{lower.name.upper()}.ORDERS", "*"):
+                made = MysqlSource({"url": url, "tables": tables})
+                records, start = drain(made, {})
+                lower.run("INSERT INTO Orders VALUES (2)", "DELETE FROM Orders WHERE id = 2")
+                records += drain(made, start)[0]
+                assert [(r.operation, r.metadata["opencdc.collection"]) for r in records] == [
+                    ("snapshot", "orders"),
+                    ("create", "orders"),
+                    ("delete", "orders"),
+                ]
+    finally:
+        server.remove()
 
 
 def test_a_log_without_checksums_is_refused(mydb: MyDatabase) -> None:

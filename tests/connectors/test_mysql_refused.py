@@ -178,6 +178,86 @@ def test_a_replica_takes_over_by_gtid(mydb: MyDatabase, mariadb: MariadbServer) 
         replica.remove()
 
 
+@pytest.mark.proves("C10", "I3")
+def test_a_server_with_another_order_of_transactions_takes_over_within_one(
+    mydb: MyDatabase, mariadb: MariadbServer
+) -> None:
+    # Given two transactions of two domains, of which the first one was read in part
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY)", "SET SESSION gtid_domain_id = 3; INSERT INTO t VALUES (0)")
+    _, start = drain(source(mydb), {})
+    mydb.run("INSERT INTO t VALUES (1), (2), (3)", "SET SESSION gtid_domain_id = 3; INSERT INTO t VALUES (4), (5)")
+    found = step(source(mydb), start, Limit(records=2))
+    assert found is not None
+    rest_there, _ = drain(source(mydb), found[1])
+    one, two = ([int(n) for n in r.position.split(b"/")[0].split(b"-")] for r in (rest_there[0], rest_there[-1]))
+    other = MariadbServer(number=2).create().start()
+    try:
+        whole = MyDatabase(other)
+        whole.name = ""
+        state = f"SET GLOBAL gtid_binlog_state = '{start['']['gtid']}'"
+        whole.run(
+            f"CREATE DATABASE {mydb.name}", f"CREATE TABLE {mydb.name}.t (id int PRIMARY KEY)", "RESET MASTER", state
+        )
+        # When a server goes on that has them the other way round
+        far = MyDatabase(other, mydb.name)
+        for (domain, server, number), values in ((two, "(4), (5)"), (one, "(1), (2), (3)")):
+            as_there = f"SET SESSION gtid_domain_id = {domain}, server_id = {server}, gtid_seq_no = {number}"
+            far.run(f"{as_there}; INSERT INTO t VALUES {values}")
+        for most in (1, 2, None):
+            rest, end = drain(source(far), found[1], most)
+            # Then what was not read comes, and nothing that was
+            assert [r.after for r in rest] == [{"id": 4}, {"id": 5}, {"id": 3}]
+            assert {r.position for r in rest} == {r.position for r in rest_there}
+            assert (end[""]["skip"], source(far).plan(end, Limit())) == (0, [])
+    finally:
+        other.remove()
+
+
+def test_other_tables_wait_until_a_transaction_is_read_to_its_end(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    _, start = drain(source(mydb), {})
+    mydb.run("BEGIN", "INSERT INTO u VALUES (7)", "INSERT INTO t VALUES (1), (2)", "COMMIT")
+    found = step(source(mydb), start, Limit(records=1))
+    assert found is not None
+    with pytest.raises(ConfigError, match=r"'tables' was changed while transaction .* read in part"):
+        source(mydb, tables="t, u").plan(found[1], Limit())
+    rest, end = drain(source(mydb), found[1])
+    assert [r.after for r in rest] == [{"id": 2}]
+    assert source(mydb, tables="t, u").plan(end, Limit()) == []
+
+
+def test_a_position_within_a_transaction_of_before_is_that_of_the_next_one(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY)")
+    _, start = drain(source(mydb), {})
+    mydb.run("INSERT INTO t VALUES (1), (2), (3)", "INSERT INTO t VALUES (4), (5)")
+    records, _ = drain(source(mydb), {"": {**start[""], "skip": 2}})
+    assert [r.after for r in records] == [{"id": 3}, {"id": 4}, {"id": 5}]
+
+
+@pytest.mark.parametrize("type_", ["varchar(9) CHARACTER SET gbk", "text CHARACTER SET ucs2"])
+def test_a_value_that_cannot_be_decoded_names_its_place(mydb: MyDatabase, type_: str) -> None:
+    # Given bytes that the server takes for text, and Python does not
+    mydb.run(f"CREATE TABLE t (id int PRIMARY KEY, v {type_})")
+    _, start = drain(source(mydb), {})
+    mydb.run(f"INSERT INTO t VALUES (1, 'x'), (2, {'0xD800' if 'ucs2' in type_ else '0xA240'})")
+    with pytest.raises(SourceError, match=r"\.t: change .*/2 cannot be decoded: column v .*leave the table out"):
+        drain(source(mydb), start)
+
+
+def test_the_log_is_not_read_to_know_where_it_ends(mydb: MyDatabase) -> None:
+    mydb.run("CREATE TABLE t (id int PRIMARY KEY)")
+    _, start = drain(source(mydb), {})
+    mydb.run("SET GLOBAL log_output = 'TABLE', GLOBAL general_log = ON")
+    try:
+        mydb.run("INSERT INTO t VALUES (1)")
+        assert len(drain(source(mydb), start)[0]) == 1
+        asked = " ".join(str(text).lower() for (text,) in mydb.run("SELECT argument FROM mysql.general_log"))
+    finally:
+        mydb.run("SET GLOBAL log_output = 'FILE', GLOBAL general_log = OFF", "TRUNCATE mysql.general_log")
+    assert "gtid_binlog_pos" in asked
+    assert "binlog_gtid_pos" not in asked
+
+
 def test_a_reader_without_rights_is_told_which(mydb: MyDatabase) -> None:
     user = f"r_{mydb.name}"
     mydb.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)", f"CREATE USER {user}")

@@ -121,6 +121,26 @@ def test_values_of_every_type_are_the_same_in_the_snapshot_and_in_the_log(
         assert record.after == ({"id": after, **wanted} if after else None)
 
 
+@pytest.mark.proves("I3")
+def test_texts_of_every_charset_of_one_byte_are_the_same_in_the_snapshot_and_in_the_log(mydb: MyDatabase) -> None:
+    # Given a column of each charset with each byte that there is
+    there = "FROM information_schema.character_sets WHERE maxlen = 1 AND character_set_name <> 'binary'"
+    charsets = [name for (name,) in mydb.run(f"SELECT character_set_name {there}")]
+    assert {"hebrew", "greek", "koi8u", "cp866", "latin1"} <= {*charsets}
+    mydb.run(
+        f"CREATE TABLE t (id int PRIMARY KEY, {', '.join(f'{n} varchar(256) CHARACTER SET {n}' for n in charsets)})"
+    )
+    row = f"INSERT INTO t VALUES (NEW, {', '.join([f'0x{bytes(range(256)).hex()}'] * len(charsets))})"
+    mydb.run(row.replace("NEW", "1"))
+    [snapshot], start = drain(source(mydb), {})
+    mydb.run(row.replace("NEW", "2"))
+    [change], _ = drain(source(mydb), start)
+    assert isinstance(change.after, dict)
+    assert isinstance(snapshot.after, dict)
+    assert change.after == {**snapshot.after, "id": 2}
+    assert change.after["hebrew"][0xE0] == "א"
+
+
 def test_numbers_of_the_snapshot_are_those_of_the_log(mydb: MyDatabase) -> None:
     chance = random.Random(5)
     mydb.run("CREATE TABLE t (id int PRIMARY KEY, f float, d double, n decimal(30, 12), t time(5))")

@@ -54,6 +54,19 @@ def with_columns(type_: str, mode: str) -> Callable[[Path, Any], Place]:
     return made
 
 
+def my_columns(type_: str, mode: str) -> Callable[[Path, Any], Place]:
+    """A table of MariaDB whose value has this type."""
+
+    def made(home: Path, request: Any) -> Place:
+        db = request.getfixturevalue("mydb")
+        key = "varchar(250) COLLATE utf8mb4_bin PRIMARY KEY" if mode == "upsert" else "longtext"
+        db.run(f"CREATE TABLE t (id {key}, v {type_}, w int)")
+        given = {"url": db.url, "table": "t", "mode": mode}
+        return Place("mysql", given, lambda: [str(row) for row in db.run("SELECT * FROM t")])
+
+    return made
+
+
 def sql_table(columns: str, **more: str) -> Callable[[Path, Any], Place]:
     def made(home: Path, request: Any) -> Place:
         db = request.getfixturevalue("db")
@@ -108,6 +121,10 @@ PLACES: dict[str, Callable[[Path, Any], Place]] = {
     "postgres, numeric": with_columns("numeric", "append"),
     "postgres, table by record": table_by_record,
     "postgres, text[]": with_columns("text[]", "append"),
+    "mysql, text": my_columns("longtext", "upsert"),
+    "mysql, json": my_columns("json", "append"),
+    "mysql, numbers": my_columns("decimal(30, 5)", "append"),
+    "mysql, double": my_columns("double", "upsert"),
     "sql, postgresql": sql_table("v=.Payload.After.v, name=.Payload.After.id"),
     "sql, postgresql json": sql_table("v:json=.Payload.After.v, name=.Payload.After.id, whole:json=.Payload.After"),
     "sql, postgresql numbers": sql_table("v:float=.Payload.After.v, w:int=.Payload.After.w, name=.Payload.After.id"),

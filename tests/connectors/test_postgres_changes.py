@@ -45,6 +45,10 @@ def test_records_that_name_some_fields_only_are_merged(db: Database) -> None:
     # A row that moves with a large value left unsaid takes all along that is not said
     changes = [change("update", {"id": 1, "b": 2}), change("update", {"id": 9}, {"id": 1}, unchanged="a")]
     assert both_ways(db, columns, *changes, begin="INSERT INTO t VALUES (1, 1, 1)") == [(9, 1, 2)]
+    # Also if it is written again: what has its new key is what the first write made of it
+    changes = [change("create", {"id": 1, "a": 1}), change("update", {"id": 9, "b": 3}, {"id": 1}, unchanged="a")]
+    changes += [change("create", {"id": 1, "a": 2}), *changes]
+    assert both_ways(db, columns, *changes) == [(9, 1, 3)]
 
 
 @pytest.mark.proves("C9", "C17")

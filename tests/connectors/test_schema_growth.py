@@ -113,6 +113,16 @@ def test_every_type_of_postgres_that_can_be_widened_is(db: Database) -> None:
     ]
 
 
+def test_a_real_that_is_widened_shows_the_digits_that_it_showed(db: Database) -> None:
+    # Given a server that shows six digits of a real, unless it is asked for all
+    db.run("CREATE TABLE t (id int PRIMARY KEY, r real)", "INSERT INTO t VALUES (1, 0.1), (2, 0.12345679), (3, 'NaN')")
+    out = opened(db, schema="evolve", url=f"{db.url}?options=-c%20extra_float_digits%3D0")
+    out.write(rows([change("create", {"id": 4, "r": 0.123456789})]))
+    out.close()
+    found = [text for (text,) in db.run("SELECT r::text FROM t ORDER BY id")]
+    assert found == ["0.1", "0.12345679", "NaN", "0.123456789"]
+
+
 @pytest.mark.parametrize(
     "after",
     [
@@ -200,7 +210,10 @@ def test_fields_that_are_ignored_need_no_column(db: Database) -> None:
     assert db.run("SELECT * FROM t") == [(1,)]
 
 
+DOMAINS = ("CREATE DOMAIN price AS numeric(10,2)", "CREATE DOMAIN net AS price CHECK (VALUE > 0)")
 CHANGED = [
+    ("price", 1.555),
+    ("net", 1.555),
     ("numeric(10,2)", 1.555),
     ("integer", 1.5),
     ("real", 0.123456789),
@@ -212,6 +225,7 @@ CHANGED = [
 
 
 def test_a_value_that_postgres_would_change_is_refused_by_both_connectors(db: Database) -> None:
+    db.run(*DOMAINS)
     for n, (type_, value) in enumerate(CHANGED):
         db.run(f"CREATE TABLE t{n} (id varchar(32) PRIMARY KEY, v {type_})")
         ours = opened(db, table=f"t{n}")
@@ -226,6 +240,28 @@ def test_a_value_that_postgres_would_change_is_refused_by_both_connectors(db: Da
         sql.close()
         assert raised.value.row == 1
         assert db.run(f"SELECT * FROM t{n}") == []
+
+
+def test_a_domain_takes_what_its_type_takes_and_is_not_widened(db: Database) -> None:
+    db.run(*DOMAINS, "CREATE DOMAIN picture AS bytea", "CREATE DOMAIN facts AS json")
+    db.run("CREATE TABLE t (id int PRIMARY KEY, n net, p picture, f facts)")
+    out = opened(db, schema="evolve")
+    out.write(rows([change("create", {"id": 1, "n": "1.50", "p": "AP8=", "f": "text"})]))
+    with pytest.raises(DoesNotFit, match="'n' does not fit the column, which is numeric"):
+        out.write(rows([change("create", {"id": 2, "n": 1.555})]))
+    out.close()
+    assert db.run("SELECT n::text, encode(p, 'hex'), f FROM t") == [("1.50", "00ff", "text")]
+
+
+@pytest.mark.parametrize(("type_", "key"), [("numeric(10,2)", b"1.555"), ("text", b"\xff"), ("real", b"0.123456789")])
+def test_a_raw_key_fits_or_is_refused_as_any_value(db: Database, type_: str, key: bytes) -> None:
+    db.run(f"CREATE TABLE t (id {type_} PRIMARY KEY)", "INSERT INTO t VALUES (1.56), (0.12345679)")
+    out = opened(db)
+    with pytest.raises(DoesNotFit, match="'id'"):
+        out.write(rows([change("delete", key=key)]))
+    out.write(rows([change("delete", key=b"1.56")]))
+    out.close()
+    assert len(db.run("SELECT * FROM t")) == 1
 
 
 def test_elements_of_arrays_and_whole_fractions_are_written_exactly_or_not_at_all(db: Database) -> None:

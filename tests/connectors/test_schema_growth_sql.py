@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conduit_tasks.connectors.sql import growth
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.errors import ConfigError, DoesNotFit, Refused
 from tests.connectors.test_schema_growth import fresh
@@ -73,6 +76,43 @@ def test_columns_that_differ_in_case_only_are_one_to_sqlite(tmp_path: Path) -> N
     names = [row[1] for row in connection.execute("PRAGMA table_info(t)")]
     connection.close()
     assert names == ["id", "a", "must"], "a write that is refused leaves no column"
+
+
+def test_two_writers_add_one_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a writer that looks at the columns while another one is about to add the same
+    db = tmp_path / "t.db"
+    execute(f"sqlite:///{db}", "CREATE TABLE events (id VARCHAR(32) PRIMARY KEY, n INTEGER)")
+    other = sqlite3.connect(db, check_same_thread=False)
+    began, run = threading.Event(), growth._run
+
+    def told(connection: Any, statement: str) -> Any:
+        if statement == "BEGIN IMMEDIATE":
+            began.set()
+        return run(connection, statement)
+
+    monkeypatch.setattr(growth, "_run", told)
+    columns = "n=.Payload.After.n, new:int=.Payload.After.new"
+    for name, n, more in (("new", 1, {"columns": columns}), ("newer", 2, {})):
+        other.execute("BEGIN IMMEDIATE")
+        other.execute(f"ALTER TABLE events ADD COLUMN {name} BIGINT")
+        given = {"url": f"sqlite:///{db}", "table": "events", "schema": "evolve", "lock-timeout": "60s", **more}
+        out = SqlDestination(given)
+        writer = threading.Thread(target=_opened_and_written, args=(out, {"n": n, name: 7}))
+        writer.start()
+        # When that one has added it
+        assert began.wait(60)
+        other.commit()
+        writer.join(60)
+        out.close()
+        began.clear()
+    other.close()
+    # Then the rows are there
+    assert execute(f"sqlite:///{db}", "SELECT n, new, newer FROM events ORDER BY n") == [(1, 7, None), (2, None, 7)]
+
+
+def _opened_and_written(out: SqlDestination, payload: Any) -> None:
+    out.open(None)
+    out.write(fresh(payload))
 
 
 def test_without_the_option_fields_without_a_column_are_left_out_as_before(url: str) -> None:  # noqa: F811

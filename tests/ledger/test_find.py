@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +214,58 @@ def test_places_of_a_value_within_one_record_do_not_hide_another_record(
     run_once("p")
     found, search = look(".Payload.After.n", "A")
     assert (found, search.more) == ([(1, 0)], False)
+
+
+@pytest.mark.parametrize("index", [1, 10_000])
+def test_a_record_behind_many_that_only_may_have_the_value_is_found(
+    home: Path, monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    # Given records that have the value elsewhere, more than are compared in one look, and older ones that have it
+    monkeypatch.setattr(values, "COMPARED", 3)
+    monkeypatch.setattr(spool_index, "LEAST", index)
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", "index: [.Payload.After.n]"))
+    (home / "data").mkdir()
+    lines = [{"n": "A"}, *5 * [{"n": "x", "in": {"n": "A"}}], {"n": "A"}, *8 * [{"n": "x", "in": {"n": "A"}}]]
+    (home / "data" / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run_once("p")
+    found, search = look(".Payload.After.n", "A")
+    assert (found, search.more, search.left) == ([(1, 6), (1, 0)], False, 0)
+    # And a look that stops in between says so, and goes on
+    search = Search(search._spool, "p", ByValue(get_pipeline("p"), ".Payload.After.n", "A"))
+    said = [([place.seq for place in search.look(1)], search.left) for _ in range(5)]
+    assert said == [([], 1), ([], 1), ([6], 1), ([6], 1), ([6, 0], 0)]
+    assert look(".Payload.After.n", "A", 1)[0] == [(1, 6)]
+
+
+def test_values_are_found_however_they_are_written(home: Path) -> None:
+    write_pipeline(home, "p", PIPELINE.replace("INDEX", "index: [.Key, .Payload.After.n, .Position]"))
+    (home / "data").mkdir()
+    lines = ['{"k": {"a": "é", "b": [1]}, "n": -0}', '{"k": "x", "n": 0}', '{"k": "y", "n": 1.50}']
+    (home / "data" / "a.jsonl").write_text("\n".join(lines) + "\n")
+    run_once("p")
+    for field, value, seqs in (
+        (".Payload.After.n", "-0", [1, 0]),
+        (".Payload.After.n", "0", [1, 0]),
+        (".Payload.After.n", "1.50", [2]),
+        (".Payload.After.n", "1.5", [2]),
+        (".Key", '{"a": "é", "b": [1]}', [0]),
+        (".Key", '{"a":"\\u00e9","b":[1]}', [0]),
+        (".Key", '{"b": [1], "a": "é"}', []),
+    ):
+        assert [seq for _, seq in look(field, value)[0]] == seqs, (field, value)
+    for seq, position in enumerate(_positions(open_spool(get_pipeline("p")))):
+        # As it is, and as OpenCDC's JSON shows it
+        for text in (position.decode(), base64.b64encode(position).decode()):
+            assert look(".Position", text)[0] == [(1, seq)]
+
+
+def _positions(spool: Spool) -> list[bytes]:
+    path = spool.sealed("p", 1)
+    assert path is not None
+    files = spool.read_sealed(path).files
+    return [
+        p for file in files for batch in spool.read(file, columns=["position"]) for p in batch.column(0).to_pylist()
+    ]
 
 
 def test_a_text_that_is_no_id_is_the_id_of_no_record(home: Path) -> None:

@@ -12,7 +12,7 @@ from conduit_tasks.airflow.on_delivered import step_of, stepping, trigger
 from conduit_tasks.micro_batch import on_delivered
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.on_delivered import Delivered
-from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.plan import in_flight, plan_run
 from conduit_tasks.pipeline.load import load_file
 from tests.micro_batch.harness import run_once, write_pipeline
 
@@ -111,6 +111,20 @@ def test_a_step_that_fails_is_called_again_and_holds_up_those_after_it(home: Pat
     assert seen == [1, 2, 2, 3]
 
 
+def test_a_stop_ends_when_the_last_step_was_called(home: Path, told: Path) -> None:
+    # Given a stop while a micro-batch is delivered, whose acks look before the step is called
+    begin()
+    with stepping("p", "out", "r1"):
+        deliver(home, "r1", 3)
+        with opened("p", "stop") as context:
+            context.broker.lifecycle.stop(60)
+            assert in_flight(context) == "steps not called: out"
+    # Then it ends with the call, and needs no further run
+    assert told.read_text() == "1 3\n"
+    with opened("p", "look") as context:
+        assert context.broker.lifecycle.stored_status() == "stopped"
+
+
 def test_a_process_that_dies_between_step_and_word_calls_again(home: Path, told: Path) -> None:
     # Given a step that was called, whose caller died before it could say so
     begin()
@@ -155,9 +169,10 @@ def test_a_micro_batch_that_holds_nothing_for_the_destination_is_passed_over(hom
 
 
 def test_the_id_of_a_micro_batch_differs_when_its_number_comes_again() -> None:
-    first, again = Delivered("p", "out", 7, sealed_at=1.0), Delivered("p", "out", 7, sealed_at=2.0)
+    first, again = (Delivered("p", "out", 7, manifest=f"p/7/manifest-{n}.json") for n in (1, 2))
     assert first.id != again.id
-    assert first.id == Delivered("p", "out", 7, sealed_at=1.0).id
+    # And the time of the seal, which is put right if the clock was ahead, is not in it
+    assert first.id == Delivered("p", "out", 7, 3, 1.0, first.manifest).id
 
 
 class Comms:
@@ -204,6 +219,8 @@ def test_a_dag_is_triggered_with_the_micro_batch_as_its_conf(monkeypatch: pytest
         ("{}", "E102", "one thing"),
         ("{asset: a, dag: b}", "E102", "one thing"),
         ("{asset: 's3://u:x@b/y'}", "E217", "leave out the login"),
+        ("{asset: context}", "E217", "for itself"),
+        ("{asset: 'http://[x'}", "E217", "no URI"),
         ("{call: nope}", "E212", "not a function"),
         ("{call: 'include.nothing:there'}", "E212", "cannot be imported"),
         ("{dga: a}", "E101", "did you mean 'dag'?"),

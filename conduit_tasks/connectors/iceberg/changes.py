@@ -12,6 +12,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 
 from conduit_tasks.connectors.arrow_fit import cast
+from conduit_tasks.connectors.keyed import removed, written
+from conduit_tasks.connectors.tables import UNCHANGED, empties
 from conduit_tasks.errors import ConfigError, DoesNotFit, Refused
 from conduit_tasks.record.record import Record
 
@@ -20,9 +22,6 @@ Key = tuple[Any, ...]
 _FILTER: Any = expressions
 """Its classes take a column's name and values, which their annotations do not say."""
 ALL = expressions.AlwaysTrue()
-
-TRUNCATED, UNCHANGED = "postgres.truncate", "postgres.unchanged"
-"""Metadata of changes of PostgreSQL's: all rows are gone; columns whose values are not told, as they did not change."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,22 @@ class Change:
 def change_of(record: Record, names: Sequence[str]) -> Change:
     """Returns what a record changes. Raises Refused if it names no key."""
     if record.operation == "delete":
-        if TRUNCATED in record.metadata:
-            return Change(None)
-        for data in (record.key, record.before, record.after):
-            if (key := _key(data, names)) is not None:
-                return Change(key)
-        raise Refused(f"a delete names no {', '.join(names)} in its key or its payload")
-    if not isinstance(record.after, dict):
-        raise Refused("a record without a structured payload after is no row; decode it first (json.decode)")
+        return Change(None) if empties(record) else Change(removed(record, names, _value))
     if UNCHANGED in record.metadata:
         raise Refused(
             f"the record leaves out {record.meta()[UNCHANGED]}, which did not change, and a row is written whole; give "
             "the table of PostgreSQL REPLICA IDENTITY FULL"
         )
-    key = _key({**_named(record.key, names), **record.after}, names)
-    if key is None:
-        raise Refused(f"the record has no {', '.join(names)}, which is the key of the table")
-    was = _key(record.before, names) if record.operation == "update" else None
+    _, key, was = written(record, names, _value)
     return Change(key, record, was if was != key else None)
+
+
+def _value(_: str, value: Any) -> Any:
+    """Returns the value of a key; None for a raw one that is no text."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return None
 
 
 def row_of(record: Record, names: Sequence[str]) -> Record:
@@ -69,18 +66,6 @@ def row_of(record: Record, names: Sequence[str]) -> Record:
 
 def _named(data: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: data[name] for name in names if name in data} if isinstance(data, dict) else {}
-
-
-def _key(data: Any, names: Sequence[str]) -> list[Any] | None:
-    """Returns the values of a key, or None if `data` does not have them all."""
-    if isinstance(data, bytes) and len(names) == 1:
-        try:
-            data = {names[0]: data.decode()}
-        except UnicodeDecodeError:
-            return None
-    found = _named(data, names)
-    values = [found.get(name) for name in names]
-    return None if any(value is None for value in values) else values
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,17 @@ texts are the same key. A statement works on its rows in their order, so that a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from conduit_tasks.connectors.keyed import fields_of, removed, written
 from conduit_tasks.connectors.mysql.cells import Cell, cell
 from conduit_tasks.connectors.mysql.client import quoted
 from conduit_tasks.connectors.mysql.tables import Table
-from conduit_tasks.connectors.postgres.read import TRUNCATED as POSTGRES_TRUNCATED
+from conduit_tasks.connectors.tables import UNCHANGED, empties
 from conduit_tasks.errors import Refused
 from conduit_tasks.record.record import Record
-
-TRUNCATED = "mysql.truncate"
-"""Metadata of a delete that takes every row of its table."""
 
 Key = tuple[Cell, ...]
 _TOLD_APART = (1287, 1681)
@@ -30,13 +28,15 @@ _STATEMENT = 1 << 20
 
 @dataclass(frozen=True)
 class Step:
-    """One change. `kind`: put (insert, or update what has the key), add (insert), remove, or empty the table."""
+    """One change. `kind`: put (insert, or update what has the key), add (insert), remove, move (the row of the key
+    `was` gets these values and keeps the rest; without one: put), or empty the table."""
 
     kind: str
     table: Table
     key: tuple[str, ...]
     names: tuple[str, ...] = ()
     values: Key = ()
+    was: Key = ()
 
     @property
     def alike(self) -> Any:
@@ -54,14 +54,12 @@ class Apply:
         self._packet = packet
         self._steps: list[Step] = []
 
-    def take(self, record: Record, table: Table, key: tuple[str, ...]) -> None:
-        """Adds one record for a table, whose rows are told apart by `key`."""
+    def take(self, record: Record, name: str, table: Table, key: tuple[str, ...]) -> None:
+        """Adds one record for the table `name`, whose rows are told apart by `key`."""
         if self._append:
             if record.operation == "delete":
                 raise Refused("a delete cannot be appended; write `mode: upsert`, or filter it")
-            self._steps.append(_put(_fields(record), table, key, "add"))
-        elif record.operation == "delete":
-            self._steps.append(_delete(record, table, key))
+            self._steps.append(_put(fields_of(record), table, key, "add"))
         else:
             self._steps.extend(_changes(record, table, key))
 
@@ -73,10 +71,29 @@ class Apply:
                 self._execute(f"DELETE FROM {_name(first.table)}")  # noqa: S608
             elif first.kind == "remove":
                 self._remove(first, rows)
-            elif first.kind == "put" and first.table.unique != {frozenset(first.key)}:
-                self._put_each(first, rows)
+            elif first.kind == "move":
+                for step in steps:
+                    self._move(step)
             else:
-                self._insert(first, rows)
+                self._put(first, rows)
+
+    def _put(self, step: Step, rows: Sequence[Key]) -> None:
+        if step.kind == "put" and step.table.unique != {frozenset(step.key)}:
+            self._put_each(step, rows)
+        else:
+            self._insert(step, rows)
+
+    def _move(self, step: Step) -> None:
+        """Gives a row another key. What has that key is an older state of the same row, from a write that is repeated:
+        where both were there at once, the source could not have moved it either."""
+        was, values = self._equal(step.key, step.was), dict(zip(step.names, step.values))
+        if not self._execute(f"SELECT 1 FROM {_name(step.table)} WHERE {was} FOR UPDATE"):  # noqa: S608
+            self._put(replace(step, kind="put"), [step.values])
+            return
+        now = self._equal(step.key, [values[n] for n in step.key])
+        self._execute(f"DELETE FROM {_name(step.table)} WHERE {now} AND NOT ({was})")  # noqa: S608
+        texts = ", ".join(f"{quoted(n)} = {self._literal(v)}" for n, v in values.items())
+        self._execute(f"UPDATE {_name(step.table)} SET {texts} WHERE {was}")  # noqa: S608
 
     def _insert(self, step: Step, rows: Sequence[Key]) -> None:
         names = ", ".join(map(quoted, step.names))
@@ -139,10 +156,13 @@ class Apply:
             )
         found = int(self._cursor.execute(data))
         if self._cursor.warning_count:
+            count = self._cursor.warning_count
             self._cursor.execute("SHOW WARNINGS")
-            said = [text for _, code, text in self._cursor.fetchall() if code not in _TOLD_APART]
-            if said:
-                raise Refused(f"the server would store another value: {said[0]}")
+            told = self._cursor.fetchall()
+            said = [text for _, code, text in told if code not in _TOLD_APART]
+            if said or len(told) < count:
+                why = said[0] if said else f"it warns of {count} rows and does not say why (max_error_count)"
+                raise Refused(f"the server would store another value: {why}")
         return found
 
 
@@ -150,26 +170,25 @@ def _name(table: Table) -> str:
     return quoted(table.schema, table.name)
 
 
-def _delete(record: Record, table: Table, key: tuple[str, ...]) -> Step:
-    if TRUNCATED in record.metadata or POSTGRES_TRUNCATED in record.metadata:
-        return Step("empty", table, key)
-    for data in (record.key, record.before, record.after):
-        if (values := _key(data, table, key)) is not None:
-            return Step("remove", table, key, (), values)
-    raise Refused(f"a delete names no {', '.join(key)} in its key or its payload")
-
-
 def _changes(record: Record, table: Table, key: tuple[str, ...]) -> Iterator[Step]:
-    values = _fields(record)
-    if isinstance(record.key, dict):
-        values = {**{n: record.key[n] for n in key if n in record.key}, **values}
-    new = _key(values, table, key)
-    if new is None:
-        raise Refused(f"the record has no {', '.join(key)}, which is the key of the table")
-    was = _key(record.before, table, key) if record.operation == "update" else None
+    def as_cell(name: str, value: Any) -> Cell:
+        return cell(value, table.columns[name])
+
+    if record.operation == "delete":
+        yield (
+            Step("empty", table, key)
+            if empties(record)
+            else Step("remove", table, key, (), removed(record, key, as_cell))
+        )
+        return
+    values, new, was = written(record, key, as_cell)
+    put = _put(values, table, key, "put")
     if was is not None and was != new:
+        if UNCHANGED in record.metadata:
+            yield replace(put, kind="move", was=was)
+            return
         yield Step("remove", table, key, (), was)
-    yield _put(values, table, key, "put")
+    yield put
 
 
 def _put(values: dict[str, Any], table: Table, key: tuple[str, ...], kind: str) -> Step:
@@ -180,19 +199,3 @@ def _put(values: dict[str, Any], table: Table, key: tuple[str, ...], kind: str) 
         raise Refused(f"the record has no field that table {table.name} has a column for")
     names = tuple(sorted(cells))
     return Step(kind, table, key, names, tuple(cells[n] for n in names))
-
-
-def _fields(record: Record) -> dict[str, Any]:
-    if not isinstance(record.after, dict):
-        raise Refused("a record without a structured payload after is no row; decode it first (json.decode)")
-    return record.after
-
-
-def _key(data: Any, table: Table, key: tuple[str, ...]) -> Key | None:
-    """Returns the key's cells, or None if `data` does not have them all."""
-    if isinstance(data, bytes) and len(key) == 1:
-        data = {key[0]: data}
-    if not isinstance(data, dict):
-        return None
-    cells = tuple(cell(data.get(n), table.columns[n]) for n in key)
-    return None if None in cells else cells

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,16 @@ _REMOVES = re.compile(
 )
 """Statements that remove or exchange rows without naming them."""
 _ROWS_BY_STATEMENT = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
+_FUNCTION = re.compile(r"SELECT\b", re.IGNORECASE)
+"""A function that changed rows, called by a statement that did not."""
+_WAYS = """
+SELECT table_name FROM information_schema.views WHERE table_schema NOT IN ('sys', 'mysql')
+UNION SELECT event_object_table FROM information_schema.triggers WHERE event_object_schema NOT IN ('sys', 'mysql')
+"""
+"""Views, and tables with triggers: a statement on them may change a table that it does not name."""
 _BEGINS = re.compile(r"(BEGIN|START\s+TRANSACTION|XA\s+START|XA\s+BEGIN)\b", re.IGNORECASE)
+_AS_WRITTEN = 2
+"""Value of `lower_case_table_names`: the log has names as they were written, and they are equal in any case."""
 _HELD = 64 << 20
 """Bytes of a transaction that are kept until it is known whether they were rolled back."""
 _SAVEPOINT = re.compile(rf"(SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s*{_NAME}\s*$", re.IGNORECASE)
@@ -87,17 +96,24 @@ class End:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables whose rows are wanted: their names, or all of a database."""
+    """Tables whose rows are wanted: their names, or all of a database. `ways`: names by which statements may reach
+    them. `case`: what the server makes of names in another case (`lower_case_table_names`). If it is not 0, all names
+    are in lower case here."""
 
     names: frozenset[tuple[str, str]]
     every: str = ""
+    case: int = 0
+    ways: frozenset[str] = frozenset()
 
     def __contains__(self, name: tuple[str, str]) -> bool:
-        return name[0] == self.every if self.every else name in self.names
+        schema, table = (part.lower() for part in name) if self.case else name
+        return schema == self.every if self.every else (schema, table) in self.names
 
     @property
     def filters(self) -> dict[str, Any]:
         """What the library is to skip before it looks at it: tables of all databases that have such a name."""
+        if self.case == _AS_WRITTEN:
+            return {}
         if self.every:
             return {"only_schemas": [self.every]}
         return {"only_schemas": sorted({s for s, _ in self.names}), "only_tables": sorted({n for _, n in self.names})}
@@ -326,7 +342,7 @@ class _Groups:
                 f"mysql: in transaction {self._group} rows of a table go that the log does not name "
                 f"({text[:60].strip()}…). Therefore {AGAIN}"
             )
-        elif _ROWS_BY_STATEMENT.match(text) and self._named(text):
+        elif _FUNCTION.match(text) or (_ROWS_BY_STATEMENT.match(text) and self._reached(text)):
             raise SourceError(
                 f"mysql: transaction {self._group} has a statement in the log in place of its rows. SET GLOBAL "
                 f"binlog_format = ROW, also in the session that writes, and {AGAIN}"
@@ -343,7 +359,11 @@ class _Groups:
         """Returns whether a statement may be about one of our tables."""
         if self._tables.every:
             return True
-        return any(re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) for _, name in self._tables.names)
+        return _names_one(text, (name for _, name in self._tables.names))
+
+    def _reached(self, text: str) -> bool:
+        """Returns whether a statement may change one of our tables, also by a view or a trigger."""
+        return self._named(text) or _names_one(text, self._tables.ways)
 
     def _end(self, event: Any) -> End:
         if self._gtid and self._gtids:
@@ -372,6 +392,10 @@ class _Groups:
             raise SourceError(f"mysql: the server says that its log lacks changes (an incident). Therefore {AGAIN}")
 
 
+def _names_one(text: str, names: Iterable[str]) -> bool:
+    return any(re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) for name in names)
+
+
 def _unquoted(name: str) -> str:
     quote = name[:1]
     return name[1:-1].replace(2 * quote, quote) if quote in ("`", '"') else name
@@ -384,10 +408,17 @@ def bare(text: str) -> str:
     return _SETTING.sub("", text)
 
 
-def wanted(names: Collection[str], database: str) -> Tables:
+def wanted(connection: Any, names: Collection[str], database: str) -> Tables:
     """Returns the tables of option `tables`. Raises ConfigError."""
     from conduit_tasks.connectors.mysql.tables import parted
 
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@global.lower_case_table_names")
+        case = int(cursor.fetchone()[0])
+        cursor.execute(_WAYS)
+        ways = frozenset(str(name) for (name,) in cursor.fetchall())
+    if case:
+        names, database = [name.lower() for name in names], database.lower()
     if list(names) == ["*"]:
-        return Tables(frozenset(), database)
-    return Tables(frozenset(parted(name, database) for name in names))
+        return Tables(frozenset(), database, case, ways)
+    return Tables(frozenset(parted(name, database) for name in names), "", case, ways)

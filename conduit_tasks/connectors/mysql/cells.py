@@ -15,6 +15,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from conduit_tasks.connectors.column_types import nearest
 from conduit_tasks.connectors.mysql.tables import BYTES, SHAPES, TEXTS, TIMES, WHOLE, Column
 from conduit_tasks.errors import Refused
 from conduit_tasks.record import jsons
@@ -105,7 +106,7 @@ def _float(value: Any, column: Column) -> float:
     number = float(exact)
     if not math.isfinite(number):
         raise _no(column, f"a {column.type}")
-    if isinstance(value, int) and int(number) != value:
+    if not isinstance(value, float) and nearest(value if isinstance(value, int) else exact, 64) != exact:
         raise _no(column, f"a {column.type}, which this number has too many digits for")
     if column.type == "float":
         import numpy as np

@@ -64,7 +64,8 @@ class Server:
         return str(self.arguments.get("database") or "")
 
     def connect(self, limit: float, **more: Any) -> Any:
-        """Opens a connection whose reads and writes wait for `limit` seconds at most."""
+        """Opens a connection whose reads and writes wait for `limit` seconds at most. Raises
+        ConfigError if a file of TLS cannot be read."""
         seconds = max(1, int(limit))
         given = {
             "read_timeout": seconds,
@@ -72,9 +73,15 @@ class Server:
             "init_command": SESSION if "sql_mode" in more else PLAIN,
             **more,
         }
-        connection = library().connect(
-            **{**self.arguments, "connect_timeout": CONNECT, "charset": "utf8mb4", "autocommit": True, **given}
-        )
+        try:
+            connection = library().connect(
+                **{**self.arguments, "connect_timeout": CONNECT, "charset": "utf8mb4", "autocommit": True, **given}
+            )
+        except OSError as error:
+            # Of the server itself PyMySQL makes an error of its own.
+            raise ConfigError(
+                f"mysql: a file of option 'url' (ssl_ca, ssl_cert, ssl_key) cannot be read: {clip(str(error))}"
+            ) from None
         with suppress(OSError, AttributeError):
             # A server whose machine is gone is noticed within a minute, as for PostgreSQL.
             for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
@@ -155,6 +162,13 @@ def limit_statements(cursor: Any, seconds: float) -> None:
 
 def is_mariadb(connection: Any) -> bool:
     return "mariadb" in str(connection.get_server_info()).lower()
+
+
+def database(connection: Any) -> str:
+    """Returns the database that a connection is in, as the server writes it; "" if none."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT DATABASE()")
+        return str(cursor.fetchone()[0] or "")
 
 
 def close(connection: Any) -> None:

@@ -25,8 +25,9 @@ _BEHIND = 64 << 20
 
 
 class MysqlSource(Source):
-    """Token: {"file", "pos", "gtid", "skip": rows already read of the transaction that follows}, and while the snapshot
-    is taken also {"snapshot": tables left, "after": key of the row read last}.
+    """Token: {"file", "pos", "gtid", "skip": rows already read of transactions that follow}, with "within": how many of
+    which, counted over "tables"; and while the snapshot is taken also {"snapshot": tables left, "after": key of the row
+    read last}.
 
     Its slices are open: a snapshot's rows change, and how many changes the log has is known by reading it. A slice of
     changes ends at the latest where the log ended when it was planned.
@@ -74,6 +75,7 @@ class MysqlSource(Source):
         self._tables = options.names(self.spec, self.settings, "tables")
         if "*" in self._tables and (len(self._tables) > 1 or not self._server.database):
             raise ConfigError("mysql: option 'tables': * stands alone, and for the database that option 'url' names")
+        self._names = ",".join(sorted(self._tables))
         self._timeout = options.duration(self.settings, "timeout")
         self._cdc = self.settings["mode"] == "cdc"
         self._ends: dict[bytes, Token] = {}
@@ -115,17 +117,24 @@ class MysqlSource(Source):
 
         upto = now(connection)
         check_server(token, upto)
+        if token.get("tables", self._names) != self._names:
+            raise ConfigError(
+                f"mysql: option 'tables' was changed while transaction {', '.join(token['within'])} was read in part, "
+                f"and its rows are counted over {token['tables']}. Put that back until a run has read the rest, then "
+                "change it"
+            )
         if not token["skip"] and reached(token, upto):
             return []
         last, passed = by_gtid(connection, token), 0
         try:
-            for found in self._log().read(last):
+            for found in self._log(connection).read(last):
                 if not isinstance(found, End):
                     hint = {"records": limit.records, "bytes": limit.bytes, "from": last, "upto": upto}
                     return [Slice("", "", token, None, hint=hint, open=True)]
-                kept = {"server": token["server"]} if "server" in token else {}
+                kept: dict[str, Any] = {name: token[name] for name in ("server", "within", "tables") if name in token}
+                skip = token["skip"] if "within" in token else 0
                 passed += max(0, found.place["pos"] - (last["pos"] if found.place["file"] == last["file"] else 0))
-                last = {**kept, **found.place, "skip": 0}
+                last = {**kept, **found.place, "skip": skip}
                 if reached(found.place, upto):
                     break
         except Missing as error:
@@ -140,10 +149,10 @@ class MysqlSource(Source):
         there = Slice("", "", token, {**now, "skip": 0})
         return f"Or, to go on at the end of the log without them: {beyond(self, there)}"
 
-    def _log(self) -> Any:
+    def _log(self, connection: Any) -> Any:
         from conduit_tasks.connectors.mysql.binlog import Log, wanted
 
-        return Log(self._server, wanted(self._tables, self._server.database), self._timeout)
+        return Log(self._server, wanted(connection, self._tables, self._server.database), self._timeout)
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         from conduit_tasks.connectors.batches import batches
@@ -154,10 +163,10 @@ class MysqlSource(Source):
         with client.connected(self._server, SourceError, self._timeout) as connection:
             reading: Any
             if slice.start.get("snapshot"):
-                reading = Chunk(slice, self._server.database)
+                reading = Chunk(slice, client.database(connection))
                 yield from batches(reading.read(connection))
             else:
-                reading = Changes(slice, self._log(), connection, self._server.database)
+                reading = Changes(slice, self._log(connection), connection, client.database(connection), self._names)
                 yield from batches(reading.read())
             self._ends[orjson.dumps(slice.start)] = reading.end
 

@@ -7,13 +7,15 @@ date and for an empty set, decodes bytes as text, and cuts the zeros of BINARY.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from conduit_tasks.connectors.mysql.charsets import UTF8, Charsets, Decode
+from conduit_tasks.connectors.mysql.documents import document
 from conduit_tasks.connectors.mysql.tables import Table
-from conduit_tasks.connectors.mysql.values import CODECS, decoded, iso, of_bytes, plain_json, short
+from conduit_tasks.connectors.mysql.values import iso, of_bytes, short
 from conduit_tasks.errors import ConfigError, SourceError
 
 TINY, SHORT, LONG, FLOAT, DOUBLE = 1, 2, 3, 4, 5
@@ -43,9 +45,14 @@ METADATA = (
 )
 
 
+class Undecodable(ValueError):
+    """A value of a row cannot be decoded."""
+
+
 @dataclass(frozen=True)
 class Field:
-    """A column as the log has it. `charset`: `binary` for bytes; `column`: its numbers as the library has them."""
+    """A column as the log has it. `charset`: `binary` for bytes; `column`: its numbers as the library has them;
+    `decode`: of its texts."""
 
     name: str
     type: int
@@ -53,6 +60,7 @@ class Field:
     unsigned: bool = False
     charset: str = _BINARY
     labels: tuple[str, ...] = ()
+    decode: Decode = bytes.decode
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,9 @@ class Shape:
     hidden: frozenset[str] = frozenset()
 
 
-def shape(event: Any, charsets: Mapping[int, str], table: Table | None) -> Shape:
-    """Returns the table of a table-map event. `charsets`: number of a collation → charset; `table`: as it is now, for
-    what the log does not say. Raises ConfigError if that is too much, SourceError if it cannot be read."""
+def shape(event: Any, charsets: Charsets, table: Table | None) -> Shape:
+    """Returns the table of a table-map event. `table`: as it is now, for what the log does not say. Raises ConfigError
+    if that is too much, SourceError if it cannot be read."""
     full = f"{event.schema}.{event.table}"
     if unknown := sorted({column.type for column in event.columns} - _KNOWN):
         raise SourceError(
@@ -95,10 +103,10 @@ def shape(event: Any, charsets: Mapping[int, str], table: Table | None) -> Shape
         Field(c.name, type_, of, c.unsigned, c.charset or _BINARY, c.labels)
         for c, type_, of in zip(columns, types, event.columns)
     ]
-    return Shape(event.schema, event.table, _checked(fields, full), table.key, hidden)
+    return Shape(event.schema, event.table, _checked(fields, full, charsets), table.key, hidden)
 
 
-def _named(event: Any, charsets: Mapping[int, str], table: Table | None) -> tuple[Field, ...]:
+def _named(event: Any, charsets: Charsets, table: Table | None) -> tuple[Field, ...]:
     """Returns the columns as the log describes them (binlog_row_metadata = FULL)."""
     told = event.optional_metadata
     texts, labelled = iter(told.charset_collation_list or ()), iter(told.enum_and_set_collation_list or ())
@@ -108,19 +116,19 @@ def _named(event: Any, charsets: Mapping[int, str], table: Table | None) -> tupl
         name, charset = told.column_name_list[n], _BINARY
         labels: tuple[str, ...] = ()
         if column.type in _TEXTS or (column.type == GEOMETRY and event.dbms == "mariadb"):
-            charset = charsets.get(next(texts), "")
+            charset = charsets.name(next(texts))
         elif column.type in (ENUM, SET):
-            charset = charsets.get(next(labelled), "")
+            charset = charsets.name(next(labelled))
             labels = _labels(tuple(next(enums if column.type == ENUM else sets)), charset, name, table)
         unsigned = bool(told.unsigned_column_list and told.unsigned_column_list[n])
         fields.append(Field(name, column.type, column, unsigned, charset, labels))
-    return _checked(fields, f"{event.schema}.{event.table}")
+    return _checked(fields, f"{event.schema}.{event.table}", charsets)
 
 
 def _labels(labels: tuple[str, ...], charset: str, name: str, table: Table | None) -> tuple[str, ...]:
     """Returns the labels of an enum or a set. The library reads them as UTF-8, and gives "" for those that are not:
     then the table says what they are, if it has as many."""
-    if CODECS.get(charset) in ("utf-8", "ascii") or all(label and label.isascii() for label in labels):
+    if charset in (*UTF8, "ascii") or all(label and label.isascii() for label in labels):
         return labels
     now = table.columns.get(name) if table is not None else None
     if now is None or len(now.labels) != len(labels):
@@ -131,19 +139,25 @@ def _labels(labels: tuple[str, ...], charset: str, name: str, table: Table | Non
     return now.labels
 
 
-def _checked(fields: Sequence[Field], full: str) -> tuple[Field, ...]:
+def _checked(fields: Sequence[Field], full: str, charsets: Charsets) -> tuple[Field, ...]:
+    """Returns the columns with what decodes their texts. Raises ConfigError."""
+    found = []
     for field in fields:
-        if field.charset != _BINARY and field.charset not in CODECS:
+        if field.charset == _BINARY:
+            found.append(field)
+        elif decode := charsets.decode(field.charset):
+            found.append(replace(field, decode=decode))
+        else:
             raise ConfigError(
                 f"mysql: column {field.name} of {full} has charset {field.charset or 'of an unknown number'}, which "
                 "is not read from the log; ALTER it to utf8mb4, or leave the table out of 'tables'"
             )
-    return tuple(fields)
+    return tuple(found)
 
 
 def row(data: bytes, at: int, of: Shape, present: bytes) -> tuple[dict[str, Any], int]:
-    """Returns one row at an offset, by name, and the offset behind it. Raises SourceError if it is not whole,
-    UnicodeDecodeError if a text is not of its charset."""
+    """Returns one row at an offset, by name, and the offset behind it. Raises SourceError if the row is not logged
+    whole, Undecodable."""
     count = len(of.fields)
     if int.from_bytes(present, "little") & ((1 << count) - 1) != (1 << count) - 1:
         raise SourceError(
@@ -158,11 +172,15 @@ def row(data: bytes, at: int, of: Shape, present: bytes) -> tuple[dict[str, Any]
     for n, field in enumerate(of.fields):
         value = None
         if not nulls >> n & 1:
-            value, at = _value(data, at, field)
+            try:
+                value, at = _value(data, at, field)
+                if at > len(data):
+                    raise ValueError("it ends before its end")
+            except (ValueError, LookupError, ArithmeticError, TypeError, struct.error, RecursionError) as error:
+                how = f"type {field.type} of the log, charset {field.charset}"
+                raise Undecodable(f"column {field.name} ({how}): {type(error).__name__}") from error
         if field.name not in of.hidden:
             values[field.name] = value
-    if at > len(data):
-        raise ValueError("a row is cut")
     return values, at
 
 
@@ -193,17 +211,11 @@ def _value(data: bytes, at: int, field: Field) -> tuple[Any, int]:  # noqa: PLR0
     text = data[at + size : at + size + length]
     at += size + length
     if type_ == JSON:
-        return _document(text), at
+        return document(text), at
     if type_ == GEOMETRY or field.charset == _BINARY:
         # The zeros at the end of a BINARY are not in the log.
         return of_bytes(text.ljust(column.max_length, b"\0") if type_ == STRING else text), at
-    return decoded(text, field.charset), at
-
-
-def _document(data: bytes) -> Any:
-    from pymysqlreplication.json_binary import parse_json
-
-    return plain_json(parse_json(data[0], data[1:])) if data else None
+    return field.decode(text), at
 
 
 def _decimal(data: bytes, at: int, precision: int, scale: int) -> tuple[str, int]:

@@ -32,6 +32,12 @@ def now(connection: Any) -> Place:
     ConfigError if it has no log, or one without rows."""
     pymysql, mariadb = client.library(), client.is_mariadb(connection)
     with connection.cursor() as cursor:
+        known = ""
+        if mariadb:
+            # Not `binlog_gtid_pos` of the place, for which the server reads the log's file up to there. The set is
+            # asked for first, so that it has nothing that is behind the place.
+            cursor.execute("SELECT @@global.gtid_binlog_pos")
+            known = cursor.fetchone()[0]
         try:
             row = _status(cursor)
         except pymysql.OperationalError as error:
@@ -48,8 +54,7 @@ def now(connection: Any) -> Place:
                 raise ConfigError(f"mysql: {name} is {value}; SET GLOBAL {name} = {wanted}, and in the server's file")
         place: Place = {"file": row[0], "pos": int(row[1]), "gtid": ""}
         if mariadb:
-            cursor.execute("SELECT binlog_gtid_pos(%s, %s)", [row[0], int(row[1])])
-            place["gtid"] = _readable(cursor.fetchone()[0])
+            place["gtid"] = _readable(known)
             cursor.execute("SELECT @@global.server_id")
         else:
             cursor.execute("SELECT @@global.gtid_mode")

@@ -6,19 +6,19 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from conduit_tasks.connectors import snapshot
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.batches import Sized
-from conduit_tasks.connectors.mysql.apply import TRUNCATED
 from conduit_tasks.connectors.mysql.binlog import Emptied, End, Log, Rows
-from conduit_tasks.connectors.mysql.client import library, quoted
-from conduit_tasks.connectors.mysql.images import Shape, row, shape
-from conduit_tasks.connectors.mysql.places import Place, reached
+from conduit_tasks.connectors.mysql.charsets import Charsets
+from conduit_tasks.connectors.mysql.client import quoted
+from conduit_tasks.connectors.mysql.images import Shape, Undecodable, row, shape
+from conduit_tasks.connectors.mysql.places import AGAIN, Place, reached
 from conduit_tasks.connectors.mysql.tables import BYTES, SHAPES, Column, Table, check_known, collection, described
 from conduit_tasks.connectors.mysql.values import json_value, selected
 from conduit_tasks.connectors.portion import Portion
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.connectors.tables import MYSQL_EMPTIED
+from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Record
 
 FETCH = 2_000
@@ -27,39 +27,29 @@ _NO_KEYS = ("float", "double", "enum", "set", "json", *SHAPES)
 """Types that a key cannot have for a snapshot: the server sorts them otherwise than it compares them with a text."""
 
 
-class Chunk:
-    """Rows of the first table that a token still has to read, within the limits of the slice. After reading, `end` is
-    the token that follows."""
+class Chunk(snapshot.Chunk):
+    """Rows of a table of MySQL."""
 
     def __init__(self, slice: Slice, database: str) -> None:
-        self._token, self._hint, self._database = slice.start, slice.hint, database
-        self.end: Any = None
+        super().__init__(slice)
+        self._database = database
 
-    def read(self, connection: Any) -> Iterator[Sized]:
-        name, *others = self._token["snapshot"]
+    def _table(
+        self, connection: Any, name: str, after: Sequence[str] | None, most: int | None
+    ) -> tuple[str, tuple[str, ...], Iterator[snapshot.Row]]:
         table = described(connection, *name.split(".", 1))
         check_key(table)
-        most, room = self._hint["records"], self._hint["bytes"]
+        of = collection(table.schema, table.name, self._database)
+        return of, table.key, self._rows(connection, table, after, most)
+
+    @staticmethod
+    def _rows(connection: Any, table: Table, after: Sequence[str] | None, most: int | None) -> Iterator[snapshot.Row]:
         columns = [column for column in table.columns.values() if not column.made]
-        count, after = 0, self._token.get("after")
-        metadata = {"opencdc.collection": collection(table.schema, table.name, self._database)}
-        whole = True
         for cells in _rows_after(connection, table, columns, after, most):
             raw = {column.name: cell for column, cell in zip(columns, cells)}
             values = {column.name: json_value(raw[column.name], column) for column in columns}
-            after = [_kept(raw[n], table.columns[n]) for n in table.key]
-            position = f"snapshot/{name}/".encode() + orjson.dumps(after)
             size = sum(len(cell) for cell in cells if cell is not None)
-            yield Record(position, "snapshot", dict(metadata), {n: values[n] for n in table.key}, None, values), size
-            count += 1
-            if room is not None and (room := room - size) <= 0:
-                whole = False
-                break
-        self.end = {k: v for k, v in self._token.items() if k not in ("snapshot", "after")}
-        if not whole or count == most:
-            self.end.update(snapshot=[name, *others], after=after)
-        elif others:
-            self.end["snapshot"] = others
+            yield values, [_kept(raw[n], table.columns[n]) for n in table.key], size
 
 
 def check_changes(connection: Any, table: Table) -> None:
@@ -168,33 +158,44 @@ def _raw(connection: Any, statement: str) -> Sequence[Sequence[Any]]:
 
 class Changes:
     """Changes behind a place, within the limits of the slice. After reading, `end` is the token that follows: the end
-    of the last whole transaction, and `skip`: rows of the next one that were read.
+    of the last whole transaction, and `within`: transactions that were read in part, and how many rows of each. Their
+    names say which they are: another server may have transactions in another order.
 
     The log does not change: a slice that is read again gives the same, up to the end that its plan saw.
     """
 
-    def __init__(self, slice: Slice, log: Log, connection: Any, database: str) -> None:
+    def __init__(self, slice: Slice, log: Log, connection: Any, database: str, names: str) -> None:
         hint = slice.hint
-        self._log, self._upto, self._database = log, hint["upto"], database
+        self._log, self._upto, self._database, self._names = log, hint["upto"], database, names
         self._records, self._bytes = hint["records"], hint["bytes"]
         self._tables = _Tables(connection)
-        self._place: Place = hint["from"]
-        self._had = hint["from"]["skip"]
-        self._n, self._count, self._size = 0, 0, 0
+        start = hint["from"]
+        self._place: Place = {name: start[name] for name in ("file", "pos", "gtid", "server") if name in start}
+        self._within: dict[str, int] = dict(start.get("within") or {})
+        # Tokens of before name no transaction: it is the next one.
+        self._had = 0 if self._within else start["skip"]
+        self._group, self._n, self._count, self._size = "", 0, 0, 0
 
     @property
     def end(self) -> dict[str, Any]:
-        return {**self._place, "skip": max(self._had, self._n)}
+        if not self._group and self._had:
+            return {**self._place, "skip": self._had}
+        read = {**self._within, self._group: max(self._had, self._n)}
+        return {**self._place, **skipped({group: n for group, n in read.items() if n}, self._names)}
 
     def read(self) -> Iterator[Sized]:
         for found in self._log.read(self._place):
             if isinstance(found, End):
-                self._place, self._n, self._had = {**self._kept(), **found.place}, 0, 0
+                self._within.pop(self._group, None)
+                self._place, self._group, self._n, self._had = {**self._kept(), **found.place}, "", 0, 0
                 if self._full or reached(found.place, self._upto):
                     return
                 continue
             if self._full:
                 return
+            if found.group != self._group:
+                self._group = found.group
+                self._had = self._within.get(found.group, self._had)
             for number, (record, size) in enumerate(self._records_of(found), self._n + 1):
                 if number <= self._had:
                     self._n = number
@@ -221,15 +222,26 @@ class Changes:
         if isinstance(found, Emptied):
             of = collection(found.schema, found.table, self._database)
             position = f"{found.group}/{number + 1}".encode()
-            yield Record(position, "delete", {**created, "opencdc.collection": of, TRUNCATED: "true"}), 0
+            yield Record(position, "delete", {**created, "opencdc.collection": of, MYSQL_EMPTIED: "true"}), 0
             return
         table = self._tables.of(found.table_map)
         metadata = {**created, "opencdc.collection": collection(table.schema, table.name, self._database)}
-        for before, after, size in _images(found, table):
-            number += 1
-            key = _key(table, after if after is not None else before)
-            position = f"{found.group}/{number}".encode()
-            yield Record(position, found.kind, dict(metadata), key, before, after), size
+        try:
+            for before, after, size in _images(found, table):
+                number += 1
+                key = _key(table, after if after is not None else before)
+                position = f"{found.group}/{number}".encode()
+                yield Record(position, found.kind, dict(metadata), key, before, after), size
+        except Undecodable as error:
+            raise SourceError(
+                f"mysql: {table.schema}.{table.name}: change {found.group}/{number + 1} cannot be decoded: {error}. "
+                f"The log does not change: leave the table out of 'tables', or {AGAIN}; and report it"
+            ) from error
+
+
+def skipped(within: Mapping[str, int], names: str) -> dict[str, Any]:
+    """Returns what a token says of transactions that were read in part: rows are counted over the tables `names`."""
+    return {"skip": sum(within.values()), **({"within": dict(within), "tables": names} if within else {})}
 
 
 def _key(table: Shape, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -259,14 +271,20 @@ class _Tables:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._charsets: dict[int, str] | None = None
+        self._charsets = Charsets(connection)
         self._now: dict[tuple[str, str], Table | None] = {}
         self._shapes: dict[int, Shape] = {}
         self._last: Any = None
 
     def of(self, event: Any) -> Shape:
         if self._last is not event:
-            self._last, self._shape = event, shape(event, self._collations(), self._described(event))
+            try:
+                self._last, self._shape = event, shape(event, self._charsets, self._described(event))
+            except (StopIteration, LookupError, AttributeError, TypeError, ValueError) as error:
+                raise SourceError(
+                    f"mysql: what the log says of the columns of {event.schema}.{event.table} cannot be read "
+                    f"({type(error).__name__}): leave the table out of 'tables', and report it"
+                ) from error
         return self._shape
 
     def _described(self, event: Any) -> Table | None:
@@ -282,17 +300,3 @@ class _Tables:
         if found is not None:
             check_known(found)
         return found
-
-    def _collations(self) -> dict[int, str]:
-        if self._charsets is None:
-            pymysql = library()
-            with self._connection.cursor() as cursor:
-                try:
-                    # MariaDB's newer collations have numbers here only.
-                    cursor.execute(
-                        "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability"
-                    )
-                except pymysql.OperationalError:
-                    cursor.execute("SELECT id, character_set_name FROM information_schema.collations")
-                self._charsets = {int(n): str(charset) for n, charset in cursor.fetchall() if n is not None}
-        return self._charsets

@@ -32,7 +32,7 @@ SELECT index_name, CASE WHEN sub_part IS NULL THEN column_name END FROM informat
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
 _TABLE = """
-SELECT t.table_type, coalesce(e.transactions, 'NO') FROM information_schema.tables t
+SELECT t.table_schema, t.table_name, t.table_type, coalesce(e.transactions, 'NO') FROM information_schema.tables t
 LEFT JOIN information_schema.engines e ON e.engine = t.engine WHERE t.table_schema = %s AND t.table_name = %s
 """
 
@@ -113,8 +113,8 @@ def described(connection: Any, schema: str, name: str) -> Table:
         for index, column in cursor.fetchall():
             indexes.setdefault(index, []).append(column)
         cursor.execute(_TABLE, [schema, name])
-        kind = cursor.fetchone()
-    if not columns or kind is None:
+        found = cursor.fetchone()
+    if not columns or found is None:
         raise ConfigError(f"mysql: there is no table {schema}.{name}, or no right to see it; name it as database.table")
     made = {row[0]: _column(row) for row in columns}
     # A part of an index may be an expression, which has no column.
@@ -122,7 +122,9 @@ def described(connection: Any, schema: str, name: str) -> Table:
     primary = indexes.get("PRIMARY", [])
     # A key of the first letters of a column does not tell rows apart.
     key = () if None in primary else tuple(str(column) for column in primary)
-    return Table(schema, name, made, key, unique, kind[0] == "VIEW" or kind[1] == "YES", "VERSIONED" in kind[0])
+    # The server may write the names otherwise than they were given (lower_case_table_names).
+    schema, name, kind, transactions = found
+    return Table(schema, name, made, key, unique, kind == "VIEW" or transactions == "YES", "VERSIONED" in kind)
 
 
 def _column(row: Sequence[Any]) -> Column:

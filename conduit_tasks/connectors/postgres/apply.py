@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from conduit_tasks.connectors.keyed import fields_of, removed, written
 from conduit_tasks.connectors.postgres.cells import cell
 from conduit_tasks.connectors.postgres.client import library
 from conduit_tasks.connectors.postgres.keys import Key, spellings
-from conduit_tasks.connectors.postgres.read import TRUNCATED, UNCHANGED
 from conduit_tasks.connectors.postgres.staged import copy_rows, identified, staged
 from conduit_tasks.connectors.postgres.tables import Table
+from conduit_tasks.connectors.tables import UNCHANGED, empties
 from conduit_tasks.errors import DoesNotFit, Refused
 from conduit_tasks.record.record import Record
 
@@ -57,12 +58,12 @@ class Apply:
         if self._append:
             if record.operation == "delete":
                 raise Refused("a delete cannot be appended; write `mode: upsert`, or filter it")
-            cells = _cells(_fields(record), table)
+            cells = _cells(fields_of(record), table)
             if not cells:
                 raise DoesNotFit(f"the record has no field that table {name} has a column for")
             pending.added.append(cells)
         else:
-            pending.changes.append(_delete(record, pending) if record.operation == "delete" else _put(record, pending))
+            pending.changes.append(_change(record, pending))
 
     def finish(self) -> None:
         for pending in self._pending.values():
@@ -98,6 +99,8 @@ class TableRows:
             was = key if change.was is None else same.get(change.was, change.was)
             if change.rest_stays and (was != key or key not in self._came):
                 self._flush()
+                if was != key:
+                    self._make_room(key, was)
                 if self._updated(was, change.row):
                     continue
             elif was != key:
@@ -116,17 +119,18 @@ class TableRows:
         self._came[key] = row
 
     def _updated(self, was: Key, row: Cells) -> bool:
-        """Returns whether there is a row with the key `was`, which then has these values. Literals without a type take
-        the column's, and are refused if they are too long, as `COPY` does."""
-        sql = library().sql
-
-        def equal(values: Iterable[tuple[str, str | None]]) -> list[Any]:
-            return [sql.SQL("{} = {}").format(sql.Identifier(n), sql.Literal(text)) for n, text in values]
-
-        sets = sql.SQL(", ").join(equal(row.items()))
-        where = sql.SQL(" AND ").join(equal(zip(self._names, was, strict=True)))
-        self._execute("UPDATE {} SET {} WHERE {}", sets, where)
+        """Returns whether there is a row with the key `was`, which then has these values."""
+        self._execute("UPDATE {} SET {} WHERE {}", library().sql.SQL(", ").join(_equal(row.items())), self._where(was))
         return bool(self._cursor.rowcount)
+
+    def _make_room(self, key: Key, was: Key) -> None:
+        """Removes what has the key that the row of `was` is to get. It is an older state of the same row, from a write
+        that is repeated: where both were there at once, the source could not have moved it either."""
+        there = (self._where(key), identified(self._table), self._where(was))
+        self._execute("DELETE FROM {} WHERE {} AND EXISTS (SELECT FROM {} WHERE {})", *there)
+
+    def _where(self, key: Key) -> Any:
+        return library().sql.SQL(" AND ").join(_equal(zip(self._names, key, strict=True)))
 
     def _flush(self) -> None:
         """Deletes rows before it writes others, so that the deleted rows make room for them."""
@@ -159,44 +163,26 @@ class TableRows:
         self._cursor.execute(library().sql.SQL(statement).format(identified(self._table), *parts))
 
 
-def _delete(record: Record, pending: Pending) -> Change:
-    if TRUNCATED in record.metadata:
-        return Change(None)
-    for data in (record.key, record.before, record.after):
-        if (key := _key(data, pending)) is not None:
-            return Change(key)
-    raise Refused(f"a delete names no {', '.join(pending.key)} in its key or its payload")
+def _equal(values: Iterable[tuple[str, str | None]]) -> list[Any]:
+    """Literals without a type take the column's, and are refused if they are too long, as `COPY` does."""
+    sql = library().sql
+    return [sql.SQL("{} = {}").format(sql.Identifier(n), sql.Literal(text)) for n, text in values]
 
 
-def _put(record: Record, pending: Pending) -> Change:
-    values = _fields(record)
-    if isinstance(record.key, dict):
-        values = {**{n: record.key[n] for n in pending.key if n in record.key}, **values}
-    key = _key(values, pending)
-    if key is None:
-        raise Refused(f"the record has no {', '.join(pending.key)}, which is the key of the table")
-    was = _key(record.before, pending) if record.operation == "update" else None
-    return Change(key, _cells(values, pending.table), was, UNCHANGED in record.metadata)
+def _change(record: Record, pending: Pending) -> Change:
+    table = pending.table
 
+    def as_cell(name: str, value: Any) -> str | None:
+        return cell(value, table.values[name], name)
 
-def _fields(record: Record) -> dict[str, Any]:
-    if not isinstance(record.after, dict):
-        raise Refused("a record without a structured payload after is no row; decode it first (json.decode)")
-    return record.after
+    if record.operation == "delete":
+        return Change(None) if empties(record) else Change(removed(record, pending.key, as_cell))
+    values, key, was = written(record, pending.key, as_cell)
+    return Change(key, _cells(values, table), was, UNCHANGED in record.metadata)
 
 
 def _cells(values: dict[str, Any], table: Table) -> Cells:
-    return {n: cell(v, table.types[n], n) for n, v in values.items() if n in table.types}
-
-
-def _key(data: Any, pending: Pending) -> Key | None:
-    """Returns the key's cells, or None if `data` does not have them all."""
-    if isinstance(data, bytes) and len(pending.key) == 1:
-        data = {pending.key[0]: data}
-    if not isinstance(data, dict):
-        return None
-    cells = [cell(data.get(n), pending.table.types[n], n) for n in pending.key]
-    return None if None in cells else tuple(cells)  # type: ignore[arg-type]  # none of them is None
+    return {n: cell(v, table.values[n], n) for n, v in values.items() if n in table.values}
 
 
 def _by_columns(rows: Iterable[Cells]) -> list[tuple[tuple[str, ...], list[Cells]]]:

@@ -20,6 +20,12 @@ def cell(value: Any, type_: str, column: str) -> str | None:
     or if bytes are no base64."""
     if value is None:
         return None
+    if isinstance(value, bytes):
+        # A key may be raw.
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise DoesNotFit(f"field '{column}' is bytes that are no text; encode them (base64)") from None
     if type_ in JSON:
         return _json(value)
     if type_ == "bytea":
@@ -44,8 +50,6 @@ def text_of(value: Any) -> str:
     """Returns the text of a value for a column of any other type."""
     if isinstance(value, str):
         return value
-    if isinstance(value, bytes):
-        return value.decode()
     if isinstance(value, bool | dict | list):
         return _json(value)
     return str(value)

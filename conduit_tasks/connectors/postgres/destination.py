@@ -6,30 +6,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.connectors.connection import POSTGRES
 from conduit_tasks.connectors.postgres.client import checked_url, connect, library, said
 from conduit_tasks.connectors.rows import Rows
-from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
+from conduit_tasks.connectors.sql.options import TRANSACTIONS
+from conduit_tasks.connectors.table_destination import OPTIONS, TableDestination, table_option
 from conduit_tasks.connectors.tables import EVOLVE, FREEZE, QUARANTINE, no_column, schema_option
 from conduit_tasks.errors import ConfigError, DoesNotFit, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.postgres.apply import Apply
-    from conduit_tasks.templates.template import Template
-
-_COLLECTION = '{{ index .Metadata "opencdc.collection" }}'
 
 
-class PostgresDestination(BatchDestination):
-    """A write is one transaction, in the records' order. If rows are numbered, the last number is stored in it, and
-    rows that come again are left out (SEMANTICS B8, O5)."""
+class PostgresDestination(TableDestination):
+    """Rows of PostgreSQL's tables, see `TableDestination`."""
 
-    effectively_once = True
-    keeps_index = True
-
+    engine = "postgresql+psycopg2"
     spec = Spec(
         "postgres",
         "Upserts, deletes or appends rows of PostgreSQL's tables.",
@@ -41,22 +35,8 @@ class PostgresDestination(BatchDestination):
                 example="postgresql://localhost/x",
                 secret=True,
             ),
-            Option(
-                "table", "table, optionally with its schema before a dot; a constant or a template", default=_COLLECTION
-            ),
-            Option("key", "columns that tell rows apart, comma-separated; default: the table's primary key"),
-            Option(
-                "mode",
-                "upsert: one row per key, deletes are applied; append: insert only",
-                default="upsert",
-                choices=("upsert", "append"),
-            ),
-            Option(
-                "unknown-fields",
-                "a field that the table has no column for: refuse the record, or ignore the field",
-                default="refuse",
-                choices=("refuse", "ignore"),
-            ),
+            table_option("schema"),
+            *OPTIONS,
             schema_option(FREEZE),
             *TRANSACTIONS,
         ),
@@ -66,48 +46,14 @@ class PostgresDestination(BatchDestination):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         self._url = checked_url(self.settings["url"])
-        try:
-            self._template  # noqa: B018 - compiled once, and checked
-        except ConfigError as error:
-            raise ConfigError(f"postgres: option 'table': {error}") from None
-        self._key = tuple(options.words(self.settings, "key"))
-        self._append = self.settings["mode"] == "append"
-        self._ignore = self.settings["unknown-fields"] == "ignore"
         self._evolves = self.settings["schema"] == EVOLVE
         self.quarantine = self.settings["schema"] == QUARANTINE
         if self._ignore and self._evolves:
             raise ConfigError("postgres: with 'schema: evolve' no field is unknown; leave out 'unknown-fields: ignore'")
-        self.chunk = options.integer(self.settings, "chunk", least=1)  # type: ignore[misc]  # its own
-        self._lock_timeout = int(options.duration(self.settings, "lock-timeout") * 1000)
-        self._index_table = index_table(self.settings, "postgres")
-        self._engine: Any = None
-        self._index: Any = None
-        self._tables: dict[str, Any] = {}
-
-    @classmethod
-    def idempotent(cls, settings: Mapping[str, str]) -> bool:
-        return settings.get("mode", "upsert") == "upsert"
-
-    @classmethod
-    def one_task(cls, settings: Mapping[str, str]) -> str:
-        return ""
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that
-        was not committed left nothing."""
         library()
-        import sqlalchemy as sa
-
-        from conduit_tasks.connectors.sql.index import SqlIndex
-
-        self._tables = {}
-        if self._engine is None:
-            self._engine = sa.create_engine("postgresql+psycopg2://", creator=self._connect, pool_pre_ping=True)
-            schema, name = self._index_table
-            self._index = SqlIndex(name, schema, "postgresql")
-        with self._translated(), self._engine.connect() as connection:
-            if self._template.constant is not None:
-                self._table(connection.connection.dbapi_connection, self._template.constant)
+        super().open(state)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Writes the rows in one transaction, with the change of a table that they need. Raises Refused,
@@ -167,70 +113,24 @@ class PostgresDestination(BatchDestination):
         self._tables = {}
         return changed
 
-    def close(self) -> None:
-        if self._engine is not None:
-            self._engine.dispose()
-            self._engine = None
-
-    @property
-    def _template(self) -> Template:
-        """Template of the table's name. It is cached by `compile`, not here, because it cannot be sent to an
-        executor."""
-        from conduit_tasks.templates.template import compile
-
-        return compile(self.settings["table"])
-
     def _connect(self) -> Any:
         from conduit_tasks.connectors.postgres.values import SETTINGS
 
         connection = connect(self._url)
         with connection.cursor() as cursor:
             # Ends the statement before the process is ended because its write takes too long.
-            limit = int(900 * self.limit)
-            cursor.execute(f"{SETTINGS}; SET lock_timeout = {self._lock_timeout}; SET statement_timeout = {limit}")
+            limit, lock = int(900 * self.limit), int(1000 * self._lock_timeout)
+            cursor.execute(f"{SETTINGS}; SET lock_timeout = {lock}; SET statement_timeout = {limit}")
         connection.commit()
         return connection
 
-    def _place(self, raw: Any, record: Record) -> tuple[str, Any, tuple[str, ...]]:
-        """Returns (name, table, key) for a record. Raises Refused, ConfigError."""
-        try:
-            name = self._template.render(record)
-        except RecordError as error:
-            raise Refused(str(error)) from None
-        if not name.strip() or name == "<no value>":
-            raise Refused("the record names no table: it has no metadata opencdc.collection; write option 'table'")
-        try:
-            table = self._table(raw, name)
-            after = record.after if isinstance(record.after, dict) and not self._ignore else {}
-            # Null says nothing that would be lost.
-            fields = {field for field, value in after.items() if value is not None}
-            if unknown := sorted(fields - table.columns.keys()):
-                # The column may have been added since.
-                self._tables.pop(name)
-                table = self._table(raw, name)
-                unknown = sorted(fields - table.columns.keys())
-        except ConfigError as error:
-            if self._template.constant is not None:
-                raise
-            raise DoesNotFit(str(error)) from None
-        if unknown:
-            raise no_column(unknown, "" if self._evolves else " or 'unknown-fields: ignore'")
-        return name, table, self._key or table.key
-
-    def _table(self, raw: Any, name: str) -> Any:
+    def _described(self, raw: Any, name: str) -> Any:
         from conduit_tasks.connectors.postgres.tables import described
 
-        table = self._tables.get(name)
-        if table is None:
-            table = described(raw, name if "." in name else f"public.{name}")
-            if missing := sorted(set(self._key) - table.columns.keys()):
-                raise ConfigError(f"postgres: table {name} has no column {', '.join(missing)}; change option 'key'")
-            if not self._append and not (self._key or table.key):
-                raise ConfigError(
-                    f"postgres: table {name} has no primary key; add one, or write option 'key' or 'mode: append'"
-                )
-            self._tables[name] = table
-        return table
+        return described(raw, name if "." in name else f"public.{name}")
+
+    def _unknown(self, names: list[str]) -> Refused:
+        return no_column(names, "" if self._evolves else " or 'unknown-fields: ignore'")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

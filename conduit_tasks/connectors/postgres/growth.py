@@ -47,6 +47,8 @@ def grow(
     try:
         execute(f"LOCK TABLE {quoted} IN ACCESS EXCLUSIVE MODE")
         if actions := _actions(described(connection, name).types, rows, but):
+            # A float is written with all its digits, whatever the server's default is.
+            execute("SET LOCAL extra_float_digits = 3")
             execute(f"ALTER TABLE {quoted} {', '.join(actions)}")
     except Exception as error:
         from conduit_tasks.connectors.sql.errors import state_of
@@ -84,5 +86,11 @@ def _actions(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]], but: s
                 wide[name] = wider
     return [
         *(f"ADD COLUMN IF NOT EXISTS {identifier(n)} {NEW[new_kind(values)]}" for n, values in new.items()),
-        *(f"ALTER COLUMN {identifier(n)} TYPE {in_postgres(type_)}" for n, type_ in wide.items()),
+        *(f"ALTER COLUMN {identifier(n)} TYPE {in_postgres(type_)}{_using(n, type_)}" for n, type_ in wide.items()),
     ]
+
+
+def _using(name: str, type_: ColumnType) -> str:
+    """Returns how the values that are there become those of the wider type: of a `real` the number that it shows, as
+    0.1 would be 0.10000000149011612 otherwise."""
+    return f" USING {identifier(name)}::text::double precision" if type_.kind == "float" else ""

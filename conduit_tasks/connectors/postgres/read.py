@@ -2,64 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
-
+from conduit_tasks.connectors import snapshot
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.batches import Sized
 from conduit_tasks.connectors.postgres.client import lsn_number, lsn_text
 from conduit_tasks.connectors.postgres.pgoutput import Begin, Change, Commit, Decoder, Relation, Truncate
 from conduit_tasks.connectors.postgres.slot import Slot
-from conduit_tasks.connectors.postgres.tables import collection, described, rows_after
+from conduit_tasks.connectors.postgres.tables import Table, collection, described, rows_after
 from conduit_tasks.connectors.postgres.values import json_row
+from conduit_tasks.connectors.tables import POSTGRES_EMPTIED, UNCHANGED
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Record
 
-TRUNCATED = "postgres.truncate"
-"""Metadata of a delete that takes every row of its table."""
-UNCHANGED = "postgres.unchanged"
-"""Metadata: fields that are missing in an update, because they are large and did not change (TOAST),
-comma-separated."""
 
+class Chunk(snapshot.Chunk):
+    """Rows of a table of PostgreSQL."""
 
-class Chunk:
-    """Rows of the first table that a token still has to read, within the limits of the slice. After reading, `end` is
-    the token that follows."""
-
-    def __init__(self, slice: Slice) -> None:
-        self._token, self._hint = slice.start, slice.hint
-        self.end: Any = None
-
-    def read(self, connection: Any) -> Iterator[Sized]:
-        name, *others = self._token["snapshot"]
+    def _table(
+        self, connection: Any, name: str, after: Sequence[str] | None, most: int | None
+    ) -> tuple[str, tuple[str, ...], Iterator[snapshot.Row]]:
         table = described(connection, name)
         if not table.key:
             raise ConfigError(
                 f"postgres: {name} has no primary key to read it by; add one, or leave it out of 'tables' "
                 "(snapshotMode: never reads changes only)"
             )
-        most, room = self._hint["records"], self._hint["bytes"]
-        names, count, after = list(table.columns), 0, self._token.get("after")
-        metadata = {"opencdc.collection": table.collection}
-        whole = True
+        return table.collection, table.key, self._rows(connection, table, after, most)
+
+    @staticmethod
+    def _rows(connection: Any, table: Table, after: Sequence[str] | None, most: int | None) -> Iterator[snapshot.Row]:
         for row in rows_after(connection, table, after, most):
-            texts = dict(zip(names, row, strict=True))
-            values = json_row(texts, table.columns)
-            after = [texts[column] for column in table.key]
-            position = f"snapshot/{name}/".encode() + orjson.dumps(after)
+            texts = dict(zip(table.columns, row, strict=True))
             size = sum(len(text) for text in row if text is not None)
-            yield Record(position, "snapshot", dict(metadata), {c: values[c] for c in table.key}, None, values), size
-            count += 1
-            if room is not None and (room := room - size) <= 0:
-                whole = False
-                break
-        self.end = {k: v for k, v in self._token.items() if k not in ("snapshot", "after")}
-        if not whole or count == most:
-            self.end.update(snapshot=[name, *others], after=after)
-        elif others:
-            self.end["snapshot"] = others
+            yield json_row(texts, table.columns), [texts[column] for column in table.key], size
 
 
 def changes(connection: Any, slot: Slot, slice: Slice) -> Iterator[Sized]:
@@ -119,7 +97,8 @@ def _records(message: Change | Truncate, begin: Begin, n: int, keys: _Keys) -> I
     created = {"opencdc.createdAt": str(begin.committed * 1000)}
     if isinstance(message, Truncate):
         for number, relation in enumerate(message.relations):
-            metadata = {**created, "opencdc.collection": collection(relation.schema, relation.name), TRUNCATED: "true"}
+            of = collection(relation.schema, relation.name)
+            metadata = {**created, "opencdc.collection": of, POSTGRES_EMPTIED: "true"}
             yield Record(f"{position}.{number}".encode(), "delete", metadata)
         return
     relation = message.relation

@@ -16,7 +16,15 @@ FETCH = 2_000
 
 _COLUMNS = """
 SELECT a.attname, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod), array_position(i.indkey::int2[], a.attnum),
-  coalesce(to_jsonb(l) ->> 'collisdeterministic', 'true') = 'false'
+  coalesce(to_jsonb(l) ->> 'collisdeterministic', 'true') = 'false', (
+    WITH RECURSIVE within AS (
+      SELECT d.typbasetype, d.typtypmod, 1 AS depth FROM pg_type d WHERE d.oid = a.atttypid AND d.typtype = 'd'
+      UNION ALL
+      SELECT d.typbasetype, d.typtypmod, depth + 1 FROM within w JOIN pg_type d ON d.oid = w.typbasetype
+      WHERE d.typtype = 'd'
+    )
+    SELECT format_type(typbasetype, typtypmod) FROM within ORDER BY depth DESC LIMIT 1
+  )
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid
@@ -31,12 +39,14 @@ ORDER BY a.attnum
 @dataclass(frozen=True)
 class Table:
     """A table. `columns`: name → oid of the type, without generated ones; `types`: name → type as SQL writes it;
-    `folded`: columns whose collation treats different texts as equal."""
+    `values`: name → type of the values, which is another one if the column's type is a domain; `folded`: columns whose
+    collation treats different texts as equal."""
 
     schema: str
     name: str
     columns: dict[str, int]
     types: dict[str, str]
+    values: dict[str, str]
     key: tuple[str, ...]
     folded: frozenset[str] = frozenset()
 
@@ -79,9 +89,10 @@ def described(connection: Any, name: str) -> Table:
         rows = cursor.fetchall()
     if not rows:
         raise ConfigError(f"postgres: there is no table {name}, or no right to see it; name it as schema.table")
-    key = sorted((place, column) for column, _, _, place, _ in rows if place is not None)
+    key = sorted((place, column) for column, _, _, place, *_ in rows if place is not None)
     columns, types = {r[0]: r[1] for r in rows}, {r[0]: r[2] for r in rows}
-    return Table(schema, table, columns, types, tuple(c for _, c in key), frozenset(r[0] for r in rows if r[4]))
+    values, folded = {r[0]: r[5] or r[2] for r in rows}, frozenset(r[0] for r in rows if r[4])
+    return Table(schema, table, columns, types, values, tuple(c for _, c in key), folded)
 
 
 def rows_after(connection: Any, table: Table, after: Sequence[str] | None, most: int | None) -> Iterator[list[Any]]:

@@ -29,7 +29,7 @@ def types_of(connection: sa.Connection, place: Place) -> dict[str, ColumnType | 
     """Returns the types of the columns that may not hold a value exactly."""
     if connection.dialect.name == "postgresql":
         found = _described(connection, place)
-        return {name: of_postgres(type_) for name, type_ in found.types.items()}
+        return {name: of_postgres(type_) for name, type_ in found.values.items()}
     return {name: of_sqlite(type_) for name, type_ in _declared(connection, place).items()}
 
 
@@ -68,7 +68,11 @@ def add(connection: sa.Connection, place: Place, kinds: Mapping[str, str]) -> No
     if kinds and not connection.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]  # sqlite3's
         # Python begins a transaction before rows only, and the columns would stay if the rows are refused.
         _run(connection, "BEGIN IMMEDIATE")
+    # Another writer may have added some before this transaction began.
+    there = {name.lower() for name in _declared(connection, place)} if kinds else set()
     for name, kind in kinds.items():
+        if name.lower() in there:
+            continue
         try:
             _run(connection, f"ALTER TABLE {_quoted(place)} ADD COLUMN {identifier(name)} {SQLITE[kind]}")
         except sa.exc.OperationalError as error:
