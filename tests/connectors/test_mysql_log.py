@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.connectors.mysql.binlog import bare
 from conduit_tasks.connectors.mysql.connector import MysqlSource
+from conduit_tasks.connectors.mysql.statements import bare
 from conduit_tasks.errors import ConfigError, SourceError
 from tests.connectors.mariadb import MariadbServer
 from tests.connectors.mariadb_database import MyDatabase, database, drain

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from conduit_tasks.connectors.mysql import client, gtids
+from conduit_tasks.connectors.mysql import client, gtids, statements
 from conduit_tasks.connectors.mysql.client import Server
 from conduit_tasks.connectors.mysql.places import AGAIN, Place
+from conduit_tasks.connectors.mysql.wanted import Tables
 from conduit_tasks.errors import ConfigError, Missing, SourceError
 
 _COMPRESSED = {40: "binlog_transaction_compression", **dict.fromkeys(range(165, 172), "log_bin_compress")}
@@ -28,33 +29,8 @@ _DUMP = b"\x12"
 """Command of a request for the log."""
 _STANDALONE = 1
 """Flag of MariaDB's GTID event: one statement, and no COMMIT behind it."""
-_RUN = re.compile(r"/\*M?!\d*(.*?)\*/", re.DOTALL)
-"""A comment that the server runs."""
-_NOTES = re.compile(r"/\*.*?\*/|^\s*(?:(?:#|--\s)[^\n]*\n\s*)+", re.DOTALL)
-_SETTING = re.compile(r"SET\s+STATEMENT\b.*?\bFOR\s+", re.IGNORECASE | re.DOTALL)
-_NAME = r"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
-_TRUNCATE = re.compile(rf"TRUNCATE\b\s*(?:TABLE\b\s*)?{_NAME}(?:\s*\.\s*{_NAME})?", re.IGNORECASE)
-_REMOVES = re.compile(
-    r"ALTER\b.*\b((TRUNCATE|DROP|EXCHANGE)\s+PARTITION\b|(IMPORT|DISCARD)\s+TABLESPACE\b)"
-    r"|CREATE\s+OR\s+REPLACE\s+TABLE\b",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Statements that remove or exchange rows without naming them."""
-_ROWS_BY_STATEMENT = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
-_FUNCTION = re.compile(r"SELECT\b", re.IGNORECASE)
-"""A function that changed rows, called by a statement that did not."""
-_WAYS = """
-SELECT table_name FROM information_schema.views WHERE table_schema NOT IN ('sys', 'mysql')
-UNION SELECT event_object_table FROM information_schema.triggers WHERE event_object_schema NOT IN ('sys', 'mysql')
-"""
-"""Views, and tables with triggers: a statement on them may change a table that it does not name."""
-_BEGINS = re.compile(r"(BEGIN|START\s+TRANSACTION|XA\s+START|XA\s+BEGIN)\b", re.IGNORECASE)
-_AS_WRITTEN = 2
-"""Value of `lower_case_table_names`: the log has names as they were written, and they are equal in any case."""
 _HELD = 64 << 20
 """Bytes of a transaction that are kept until it is known whether they were rolled back."""
-_SAVEPOINT = re.compile(rf"(SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s*{_NAME}\s*$", re.IGNORECASE)
-_ENDS = re.compile(r"(COMMIT|ROLLBACK|XA\s+COMMIT\b.*|XA\s+ROLLBACK\b.*)\s*$", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -94,31 +70,6 @@ class End:
     place: Place
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Tables whose rows are wanted: their names, or all of a database. `ways`: names by which statements may reach
-    them. `case`: what the server makes of names in another case (`lower_case_table_names`). If it is not 0, all names
-    are in lower case here."""
-
-    names: frozenset[tuple[str, str]]
-    every: str = ""
-    case: int = 0
-    ways: frozenset[str] = frozenset()
-
-    def __contains__(self, name: tuple[str, str]) -> bool:
-        schema, table = (part.lower() for part in name) if self.case else name
-        return schema == self.every if self.every else (schema, table) in self.names
-
-    @property
-    def filters(self) -> dict[str, Any]:
-        """What the library is to skip before it looks at it: tables of all databases that have such a name."""
-        if self.case == _AS_WRITTEN:
-            return {}
-        if self.every:
-            return {"only_schemas": [self.every]}
-        return {"only_schemas": sorted({s for s, _ in self.names}), "only_tables": sorted({n for _, n in self.names})}
-
-
 class Log:
     """The log of a server. It is read to its present end, and then ends."""
 
@@ -128,7 +79,17 @@ class Log:
     def read(self, start: Place) -> Iterator[Rows | Emptied | End]:
         """Yields what is behind a place. Raises Missing if the server has not got it any more, SourceError."""
         with self._opened(start) as stream:
-            yield from _kept(_Groups(stream, self._tables, start).all())
+            yield from _kept(_Groups(stream, self._tables, start, self._ways).all())
+
+    def _ways(self) -> frozenset[str]:
+        """Returns the names by which statements may reach tables that they do not name."""
+        connection = self._server.connect(self._timeout)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statements.WAYS)
+                return frozenset(str(name) for (name,) in cursor.fetchall())
+        finally:
+            client.close(connection)
 
     @contextmanager
     def _opened(self, start: Place) -> Iterator[Any]:
@@ -240,8 +201,10 @@ class _Groups:
     """Events as transactions. `_state`: "" between them; `open`: begun, and BEGIN or a statement follows; `alone`: one
     statement; `in`: until its COMMIT."""
 
-    def __init__(self, stream: Any, tables: Tables, start: Place) -> None:
+    def __init__(self, stream: Any, tables: Tables, start: Place, ways: Callable[[], frozenset[str]]) -> None:
         self._stream, self._tables = stream, tables
+        self._ask, self._ways = ways, frozenset[str]()
+        self._asked = False
         self._file, self._gtids = start["file"], start["gtid"]
         self._state = self._gtid = self._group = ""
         self._ours = False
@@ -316,33 +279,33 @@ class _Groups:
         self._stream.table_map.clear()
 
     def _query(self, event: Any) -> Iterator[Emptied | Mark | End]:
-        text = bare(event.query)
-        if _BEGINS.match(text):
+        text = statements.bare(event.query)
+        if statements.BEGINS.match(text):
             if not self._state:
                 self._begin(event)
             self._gtid = self._gtid if self._group == self._gtid else ""
             self._state = "in"
             return
-        if (mark := _SAVEPOINT.match(text)) is not None:
-            yield Mark(_unquoted(mark[2]), mark[1][:1] in "Rr")
+        if (mark := statements.SAVEPOINT.match(text)) is not None:
+            yield Mark(statements.unquoted(mark[2]), mark[1][:1] in "Rr")
             return
-        if _ENDS.match(text):
+        if statements.ENDS.match(text):
             if "ROLLBACK" in text.upper():
                 yield Mark("", True)
             yield self._end(event)
             return
         self._begun_alone(event)
-        if (cut := _TRUNCATE.match(text)) is not None:
-            first, second = (_unquoted(name) if name else "" for name in cut.groups())
+        if (cut := statements.TRUNCATE.match(text)) is not None:
+            first, second = (statements.unquoted(name) if name else "" for name in cut.groups())
             schema, table = (first, second) if second else (event.schema.decode(), first)
             if (schema, table) in self._tables:
                 yield Emptied(schema, table, self._group, event.timestamp)
-        elif _REMOVES.match(text) and self._named(text):
+        elif statements.REMOVES.match(text) and self._named(text):
             raise SourceError(
                 f"mysql: in transaction {self._group} rows of a table go that the log does not name "
                 f"({text[:60].strip()}…). Therefore {AGAIN}"
             )
-        elif _FUNCTION.match(text) or (_ROWS_BY_STATEMENT.match(text) and self._reached(text)):
+        elif statements.FUNCTION.match(text) or (statements.ROWS_BY_STATEMENT.match(text) and self._reached(text)):
             raise SourceError(
                 f"mysql: transaction {self._group} has a statement in the log in place of its rows. SET GLOBAL "
                 f"binlog_format = ROW, also in the session that writes, and {AGAIN}"
@@ -359,11 +322,16 @@ class _Groups:
         """Returns whether a statement may be about one of our tables."""
         if self._tables.every:
             return True
-        return _names_one(text, (name for _, name in self._tables.names))
+        return statements.names_one(text, (name for _, name in self._tables.names))
 
     def _reached(self, text: str) -> bool:
         """Returns whether a statement may change one of our tables, also by a view or a trigger."""
-        return self._named(text) or _names_one(text, self._tables.ways)
+        if self._named(text):
+            return True
+        if not self._asked:
+            # Only now: statements are rare, and a server may have many views.
+            self._ways, self._asked = self._ask(), True
+        return statements.names_one(text, self._ways)
 
     def _end(self, event: Any) -> End:
         if self._gtid and self._gtids:
@@ -390,35 +358,3 @@ class _Groups:
             )
         if code == _INCIDENT:
             raise SourceError(f"mysql: the server says that its log lacks changes (an incident). Therefore {AGAIN}")
-
-
-def _names_one(text: str, names: Iterable[str]) -> bool:
-    return any(re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) for name in names)
-
-
-def _unquoted(name: str) -> str:
-    quote = name[:1]
-    return name[1:-1].replace(2 * quote, quote) if quote in ("`", '"') else name
-
-
-def bare(text: str) -> str:
-    """Returns a statement without what may stand before it, or is hidden in comments that the server runs."""
-    text = _RUN.sub(r" \1 ", text)
-    text = _NOTES.sub(" ", text).lstrip()
-    return _SETTING.sub("", text)
-
-
-def wanted(connection: Any, names: Collection[str], database: str) -> Tables:
-    """Returns the tables of option `tables`. Raises ConfigError."""
-    from conduit_tasks.connectors.mysql.tables import parted
-
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@global.lower_case_table_names")
-        case = int(cursor.fetchone()[0])
-        cursor.execute(_WAYS)
-        ways = frozenset(str(name) for (name,) in cursor.fetchall())
-    if case:
-        names, database = [name.lower() for name in names], database.lower()
-    if list(names) == ["*"]:
-        return Tables(frozenset(), database, case, ways)
-    return Tables(frozenset(parted(name, database) for name in names), "", case, ways)

@@ -150,7 +150,8 @@ class MysqlSource(Source):
         return f"Or, to go on at the end of the log without them: {beyond(self, there)}"
 
     def _log(self, connection: Any) -> Any:
-        from conduit_tasks.connectors.mysql.binlog import Log, wanted
+        from conduit_tasks.connectors.mysql.binlog import Log
+        from conduit_tasks.connectors.mysql.wanted import wanted
 
         return Log(self._server, wanted(connection, self._tables, self._server.database), self._timeout)
 
