@@ -20,6 +20,7 @@ import pytest
 
 from conduit_tasks.airflow.api import live
 from conduit_tasks.airflow.api.live import changes
+from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.settings import forget
 from tests.airflow.api_client import Airflow, airflow, api, broker_of, delivered, receivers, site
 from tests.faults.parts import events
@@ -160,6 +161,19 @@ def test_a_redis_that_is_down_is_told_and_the_stream_goes_on_when_it_is_back(
         monkeypatch.setenv("CONDUIT_REDIS_URL", there)
         forget()
         assert next(each for each in found if each[0] == "look")[1]["at"]
+
+
+def test_curves_that_cannot_be_read_take_no_look_away(
+    api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(*_: Any) -> Any:
+        raise BrokerUnavailable("Redis at x does not serve")
+
+    monkeypatch.setattr(live, "LASTS", 0.0)
+    monkeypatch.setattr(live, "drawn", drawn)
+    said = api.get("/v1/pipelines/p/live?seconds=60").text
+    assert [line for line in said.splitlines() if line.startswith("event")] == ["event: look", "event: problem"]
+    assert '"graph":' in said
 
 
 def test_errors_and_secrets_are_streamed_to_who_may_read_logs_only(

@@ -40,7 +40,7 @@ SOUND: dict[str, Any] = {
     "ordinal": 0, "record_id": "abcdef0123", "name": "conduit.js", "source": "in", "tokens": {PART: {"offset": 0}},
     "forget": [], "dry_run": True, "classes": ["http 400"], "keys": [], "micro_batches": [1], "ids": [], "from": TIME,
     "to": "2030-01-01", "destinations": ["web"], "what": "all", "force": True, "deadline": 1,
-    "seconds": 600, "attention": True, "sort": "attention", "state": "open", "issue_id": "0123456789ab",
+    "seconds": 600, "most": 8, "attention": True, "sort": "attention", "state": "open", "issue_id": "0123456789ab",
     "issue": "0123456789ab", "issues": [],
     "value": "1", "field": ".Key", "node": "", "last": 9, "record": '{"payload": {"after": {"n": 1}}}', "letter": None,
     "place": None, "file": FILE,
@@ -135,13 +135,15 @@ Asked = Callable[..., int]
 def ask(api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Function that sends a request, and sees that its answer is a page, or a problem that says why; and that what a
     run is started with is text that Airflow's database takes. Returns the status."""
-    from conduit_tasks.airflow.api import dead_letters, replays
+    from conduit_tasks.airflow.api import dead_letters, live, replays
     from conduit_tasks.operate import apart, try_child
     from conduit_tasks.operate.trying import Outside
 
     def start(dag: str, run: str, user: str, conf: Any) -> None:
         assert b"\\u0000" not in orjson.dumps(conf)
 
+    # A stream lasts for one look.
+    monkeypatch.setattr(live, "LASTS", 0.0)
     monkeypatch.setattr(dead_letters, "start", start)
     monkeypatch.setattr(replays, "start", start)
     monkeypatch.setattr(replays, "results", lambda dags, limit, wanted: [])

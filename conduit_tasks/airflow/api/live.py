@@ -23,7 +23,7 @@ from conduit_tasks.airflow.api import overview
 from conduit_tasks.airflow.api.access import Seen, Show
 from conduit_tasks.airflow.api.series import drawn
 from conduit_tasks.broker.series import COARSE
-from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.errors import ConduitError
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
@@ -110,11 +110,14 @@ class Stream:
 
     def look(self) -> bytes:
         """Returns the events of a look."""
+        said = b""
         with self._lock:
             try:
-                return self._look() + self._series()
-            except BrokerUnavailable as error:
-                return event("problem", {"detail": str(error)})
+                said = self._look()
+                said += self._series()
+            except ConduitError as error:
+                said += event("problem", {"detail": str(error)})
+        return said
 
     def close(self) -> None:
         """Closes the connection."""

@@ -29,6 +29,7 @@ export function live(id, { seconds, most }, { look, series, failed }) {
 
   // The first thing that comes is all of it, also where the stream begins anew.
   function heard(news) {
+    if (!known && !news.graph) return;
     known = news.graph ? news : merged(known, news);
     trouble(null);
     look(known);
