@@ -307,6 +307,7 @@ def test_an_application_that_meets_a_defect_says_of_which_class_it_is(
     def defect(*_: Any, **__: Any) -> None:
         raise KeyError("what nobody thought of")
 
+    monkeypatch.setattr("conduit_tasks.spark.session.prepare", lambda: None)
     monkeypatch.setattr("conduit_tasks.micro_batch.node.work_through", defect)
     with pytest.raises(KeyError):
         app.main(["--pipeline", "p", "--node", "sources.in", "--run", "r"])
