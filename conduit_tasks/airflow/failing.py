@@ -149,7 +149,8 @@ def without_secrets(text: str, pipeline_id: str) -> str:
         connectors: list[Source | Destination] = [*pipeline.sources, *pipeline.destinations]
         processors = [*pipeline.processors, *(p for each in connectors for p in each.processors)]
         settings = [*(c.settings for c in connectors), *(p.settings for p in processors)]
-    secrets = [value for of in settings for name, value in of.items() if OPTION.search(name) or FIELD.search(name)]
+    names = {name for of in settings for name in of if OPTION.search(name) or FIELD.search(name) or "auth." in name}
+    secrets = [value for of in settings for name, value in of.items() if name in names]
     return masked(hiding(secrets)(str(redact(text))))
 
 

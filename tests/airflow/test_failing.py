@@ -38,7 +38,7 @@ pipelines:
       - id: web
         type: destination
         plugin: http
-        settings: {url: "http://localhost:1/", headers.authorization: "Bearer hush-hush-key"}
+        settings: {url: "http://localhost:1/", auth.bearer: hush-hush-key, headers.x-api-key: sesame-open}
       - {id: "log:b", type: destination, plugin: log, on-delivered: {asset: each}}
 """
 FAILED, AGAIN, WELL = TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY, TaskInstanceState.SUCCESS
@@ -220,10 +220,10 @@ def test_what_is_secret_is_in_no_issue(pipeline: str, home: Path) -> None:
     from airflow.sdk.log import mask_secret
 
     mask_secret("airflows-own-secret")
-    said = "POST http://ann:pass-word@web/ with Bearer hush-hush-key and airflows-own-secret was refused"
+    said = "POST http://ann:pass-word@web/ with hush-hush-key, sesame-open and airflows-own-secret was refused"
     end("destinations.web", FAILED, NodeFailed("destinations.web", "Refused", said))
     (found,) = failing()
-    assert found.error == "POST http://***@web/ with *** and *** was refused"
+    assert found.error == "POST http://***@web/ with ***, *** and *** was refused"
     # Also if the file is what is wrong
     (home / "include" / "pipelines" / "p.yaml").unlink()
     end_without_file(raised(OSError("http://ann:pass-word@web/")))
@@ -307,6 +307,7 @@ def test_an_application_that_meets_a_defect_says_of_which_class_it_is(
     def defect(*_: Any, **__: Any) -> None:
         raise KeyError("what nobody thought of")
 
+    monkeypatch.setattr("conduit_tasks.spark.session.prepare", lambda: None)
     monkeypatch.setattr("conduit_tasks.micro_batch.node.work_through", defect)
     with pytest.raises(KeyError):
         app.main(["--pipeline", "p", "--node", "sources.in", "--run", "r"])

@@ -179,8 +179,6 @@ async def _issues(site: str, browser: str) -> None:
         assert "destinations.web: http 400" in shown
         assert "1 dead letter" in shown
         await picture(tab, "issues")
-        await tab.size(1280, 420)
-        await tab.picture("issues")
         for word, state in (("acknowledged", "acknowledged"), ("open", "open"), ("muted", "muted"), ("open", "open")):
             await tab.js(f"document.querySelector('[id^={word}-]').focus()")
             await tab.key("Enter", 13, "\r")
@@ -202,35 +200,39 @@ async def _issues(site: str, browser: str) -> None:
 
 
 def test_an_issue_of_a_task_leads_to_its_log_and_says_when_the_task_succeeded(
-    site: str, browser: str, home: Path
+    site: str, browser: str, delivered: None
 ) -> None:
     from conduit_tasks.operate.issues import note_failure
 
-    write_pipeline(home, "p", PIPELINE.replace("URL", "http://localhost:1/"))
     broker = broker_of("p")
     log = {"dag": "p", "run": "manual__1+2", "task": "sources.in", "map_index": -1, "try": 2}
-    note_failure(broker, "sources.in", "sources.in", "SourceError", "in.txt is gone; put it back", "1", log)
-    asyncio.run(_task_issue(site, browser))
+    for attempt in ("1", "2"):
+        said = "data/a.jsonl was shortened: put it back, or give the new one another name"
+        note_failure(broker, "sources.in", "sources.in", "SourceError", said, attempt, log)
+    (id,) = broker.issues.failing()
+    asyncio.run(_task_issue(site, browser, f"#i-{id}"))
 
 
-async def _task_issue(site: str, browser: str) -> None:
+async def _task_issue(site: str, browser: str, issue: str) -> None:
     async with tab_of(browser, "none", site) as tab:
+        await tab.size(1280, 580)
         await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/issues")
-        await tab.until("document.querySelector('.issue.open')")
-        shown = await tab.js("document.querySelector('.issue').innerText")
-        for said in ("sources.in: SourceError", "1 failed attempt", "in.txt is gone; put it back"):
+        await tab.until("document.querySelectorAll('.issue.open').length === 2")
+        await tab.picture("issues")
+        shown = await tab.js(f"document.querySelector('{issue}').innerText")
+        for said in ("sources.in: SourceError", "2 failed attempts", "put it back, or give"):
             assert said in shown
-        assert await tab.js("document.querySelector('.issue a').getAttribute('href')") == (
+        assert await tab.js(f"document.querySelector('{issue} a').getAttribute('href')") == (
             "/dags/p/runs/manual__1%2B2/tasks/sources.in?try_number=2"
         )
-        buttons = "[...document.querySelectorAll('.issue button')].map((one) => one.textContent).join()"
+        buttons = f"[...document.querySelectorAll('{issue} button')].map((one) => one.textContent).join()"
         assert await tab.js(buttons) == "Acknowledge,Mute a day,Resolve", "there is nothing to send again"
         broker_of("p").issues.succeeded("sources.in")
-        await tab.until("document.querySelector('.issue.resolved')")
-        assert "succeeded since" in await tab.js("document.querySelector('.issue').innerText")
+        await tab.until(f"document.querySelector('{issue}.resolved')")
+        assert "succeeded since" in await tab.js(f"document.querySelector('{issue}').innerText")
         assert await tab.js(buttons) == "Acknowledge,Mute a day"
-        await tab.js("document.querySelector('[id^=acknowledged-]').click()")
-        await tab.until("document.querySelector('.issue.acknowledged')")
+        await tab.js(f"document.querySelector('{issue} [id^=acknowledged-]').click()")
+        await tab.until(f"document.querySelector('{issue}.acknowledged')")
         assert await tab.js(buttons) == "Open again"
         assert tab.errors == []
 

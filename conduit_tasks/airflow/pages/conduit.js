@@ -37,11 +37,13 @@ async function show() {
     // What is being typed, marked or asked must not be swept away; the next turn shows it.
     if (!typing && !(shown === location.hash && String(getSelection()))) {
       const focused = document.activeElement?.id;
-      const scrolled = [...page.querySelectorAll(".scroll, pre")].map((node) => [node.scrollLeft, node.scrollTop]);
+      const places = [...page.querySelectorAll(".scroll, pre")], within = places.findIndex((node) => node === document.activeElement);
+      const scrolled = places.map((node) => [node.scrollLeft, node.scrollTop]);
       page.replaceChildren(...nodes);
       if (shown === location.hash)
         page.querySelectorAll(".scroll, pre").forEach((node, n) => scrolled[n] && ([node.scrollLeft, node.scrollTop] = scrolled[n]));
       if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+      else if (within >= 0 && shown === location.hash) /** @type {HTMLElement[]} */ ([...page.querySelectorAll(".scroll, pre")])[within]?.focus({ preventScroll: true });
       shown = location.hash;
     }
     trouble(null);

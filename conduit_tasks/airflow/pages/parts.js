@@ -44,7 +44,9 @@ export function table(heads, rows, empty) {
       return el("td", { class: error ? "error" : heads[n].startsWith("#") ? "number" : null }, error ? cell.error : cell ?? "–");
     })));
   if (!body.length) body.push(el("tr", {}, el("td", { colspan: heads.length, class: "dim" }, empty)));
-  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
+  // The keyboard scrolls one without links only if it can have the focus.
+  const plain = body.some((row) => row.querySelector("a, button")) ? {} : { tabindex: 0, role: "group", "aria-label": `Table: ${heads.join(", ").replaceAll("#", "")}` };
+  return el("div", { class: "scroll", ...plain }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
 }
 
 export const plural = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
