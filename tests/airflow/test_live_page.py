@@ -213,6 +213,29 @@ async def _asks(site: str, browser: str, broker: Broker, monkeypatch: pytest.Mon
         assert all("503" in error for error in tab.errors), tab.errors
 
 
+def test_a_destination_that_goes_from_the_file_goes_from_the_page(
+    site: str, browser: str, pipeline: Broker, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    # The file is read again where a stream begins: not after 30 s here.
+    monkeypatch.setattr(live, "LASTS", 2.0)
+    asyncio.run(_goes_away(site, browser, home))
+
+
+async def _goes_away(site: str, browser: str, home: Path) -> None:
+    async with tab_of(browser, "none", site) as tab:
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p")
+        await tab.until(f"{node('destinations.web')} && document.querySelectorAll('.chart canvas').length === 6")
+        await tab.until("document.querySelector('#c-latency').innerText.includes('web p99')")
+        file = home / "include" / "pipelines" / "p.yaml"
+        before, _, after = file.read_text().partition("      - id: web\n")
+        write_pipeline(home, "p", before.rstrip() + "\n    processors:" + after.partition("\n    processors:")[2])
+        await tab.until(f"document.querySelector('.flow') && !{node('destinations.web')}", 60)
+        await tab.until("!document.querySelector('#c-latency').innerText.includes('web')")
+        assert await tab.js(f"{node('destinations.file')} !== null")
+        # The curves of a file without it come before its page is drawn anew
+        assert tab.errors == []
+
+
 WIDE = """
 version: "2.2"
 pipelines:
