@@ -94,7 +94,7 @@ async def _goes(site: str, browser: str, broker: Broker, home: Path) -> None:
         await tab.until(f"{STATE} === 'Bottleneck: destinations.web: it is stopped. sources.in waits for it.'")
         assert await tab.js(f"{node('destinations.web')}.classList.contains('failed')")
         await tab.until(
-            "[...document.querySelectorAll('.stages li')].map((li) => li.innerText).join('|').includes('0 of 5')"
+            "['5 of 5', '0 of 5'].every((text) => document.querySelector('.stages').innerText.includes(text))"
         )
         stages = await tab.js(
             "[...document.querySelectorAll('.stages li')].map((li) => li.innerText.replaceAll('\\n', ' '))"
