@@ -94,7 +94,7 @@ async def _goes(site: str, browser: str, broker: Broker, home: Path) -> None:
         await tab.until(f"{STATE} === 'Bottleneck: destinations.web: it is stopped. sources.in waits for it.'")
         assert await tab.js(f"{node('destinations.web')}.classList.contains('failed')")
         await tab.until(
-            "[...document.querySelectorAll('.stages li')].map((li) => li.innerText).join('|').includes('0 of 5')"
+            "['5 of 5', '0 of 5'].every((text) => document.querySelector('.stages').innerText.includes(text))"
         )
         stages = await tab.js(
             "[...document.querySelectorAll('.stages li')].map((li) => li.innerText.replaceAll('\\n', ' '))"
@@ -211,6 +211,29 @@ async def _asks(site: str, browser: str, broker: Broker, monkeypatch: pytest.Mon
         await tab.until("document.querySelector('#status').textContent === 'running'")
         assert await tab.js("document.querySelector('#problem').hidden")
         assert all("503" in error for error in tab.errors), tab.errors
+
+
+def test_a_destination_that_goes_from_the_file_goes_from_the_page(
+    site: str, browser: str, pipeline: Broker, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    # The file is read again where a stream begins: not after 30 s here.
+    monkeypatch.setattr(live, "LASTS", 2.0)
+    asyncio.run(_goes_away(site, browser, home))
+
+
+async def _goes_away(site: str, browser: str, home: Path) -> None:
+    async with tab_of(browser, "none", site) as tab:
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p")
+        await tab.until(f"{node('destinations.web')} && document.querySelectorAll('.chart canvas').length === 6")
+        await tab.until("document.querySelector('#c-latency').innerText.includes('web p99')")
+        file = home / "include" / "pipelines" / "p.yaml"
+        before, _, after = file.read_text().partition("      - id: web\n")
+        write_pipeline(home, "p", before.rstrip() + "\n    processors:" + after.partition("\n    processors:")[2])
+        await tab.until(f"document.querySelector('.flow') && !{node('destinations.web')}", 60)
+        await tab.until("!document.querySelector('#c-latency').innerText.includes('web')")
+        assert await tab.js(f"{node('destinations.file')} !== null")
+        # The curves of a file without it come before its page is drawn anew
+        assert tab.errors == []
 
 
 WIDE = """

@@ -36,6 +36,9 @@ def check(pages: Path) -> subprocess.CompletedProcess[str]:
         ("plot.js", "u.cursor.idx", "u.cursor.index"),
         ("letters.js", "ask(of(r.id", "ask(of(r.name"),
         ("pipeline.js", "age(d.lag.age)", "age(d.lag)"),
+        ("drawing.js", "p.held", "p.full"),
+        ("stages.js", "f.acked.done", "f.acked"),
+        ("live.js", "look(known)", "look(news)"),
     ],
 )
 def test_a_name_or_a_type_that_is_not_there_is_an_error(tmp_path: Path, module: str, right: str, wrong: str) -> None:

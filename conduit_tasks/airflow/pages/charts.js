@@ -3,31 +3,37 @@ import { address } from "./address.js";
 import { age, count, el, outward, when } from "./parts.js";
 import { plot, SECONDS } from "./plot.js";
 
+/** @type {[seconds: number, text: string][]} */
 const RANGES = [[900, "15 min"], [7200, "2 h"], [86400, "24 h"], [1209600, "14 days"]];
 export const MOST = 8; // destinations in one chart; a table shows all
+/** @type {[figure: string, label: string, color: number][]} */
 const OUTCOMES = [["delivered", "delivered", 1], ["filtered", "filtered", 0], ["completed", "refused, completed", 4], ["parked", "parked", 3], ["nacked", "dead", 2]];
+/** @param {number | null} n */
 export const rate = (n) => (n === null ? "–" : `${n >= 10 || n === 0 ? count(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1)}/s`);
-const seconds = (n) => (n === null ? "–" : n < 10 ? `${n.toFixed(n < 1 ? 2 : 1)} s` : age(n));
+const seconds = (/** @type {number | null} */ n) => (n === null ? "–" : n < 10 ? `${n.toFixed(n < 1 ? 2 : 1)} s` : age(n));
+/** @type {Map<string, Charts>} */
 const kept = new Map(); // by pipeline and range: charts live on while the page around them is drawn again
 
+/** @param {Route} r */
 export function rangeOf(r) {
   const wanted = Number(r.query.get("range"));
   return RANGES.some(([n]) => n === wanted) ? wanted : 7200;
 }
 
 // Returns the charts of a pipeline; `set` takes new curves. `p`: as the API shows it.
+/** @param {Route} r @param {Shown} p */
 export function charts(r, p) {
   const range = rangeOf(r), ids = p.destinations.map((d) => d.id);
   const name = JSON.stringify([r.id, range, ids]);
-  if (!kept.has(name)) {
-    if (kept.size > 4) kept.delete(kept.keys().next().value);
-    kept.set(name, section(r, range, ids, p.dag_id));
-  }
-  return kept.get(name);
+  const here = kept.get(name) ?? section(r, range, ids, p.dag_id);
+  if (!kept.has(name) && kept.size > 4) kept.delete([...kept.keys()][0]);
+  kept.set(name, here);
+  return here;
 }
 
+/** @param {Route} r @param {number} range @param {string[]} ids @param {string} dag @returns {Charts} */
 function section(r, range, ids, dag) {
-  let interval = null, found = null;
+  let /** @type {Interval} */ interval = null, /** @type {Series | null} */ found = null;
   const moment = el("p", { class: "dim", id: "moment", role: "status" }, "Drag over a chart to zoom; click a moment to see what ran then.");
   const all = el("button", { id: "zoom-all", disabled: true, onclick: () => zoom(null) }, "Show all");
   const shown = ids.slice(0, MOST);
@@ -48,6 +54,7 @@ function section(r, range, ids, dag) {
   const node = el("section", { "aria-label": "Over time" }, el("h2", {}, "Over time"), ranges, moment,
     el("div", { class: "charts" }, ...Object.values(plots).map((one) => one.node)));
 
+  /** @param {Interval} to */
   function zoom(to) {
     if (JSON.stringify(to) === JSON.stringify(interval)) return;
     interval = to;
@@ -55,8 +62,10 @@ function section(r, range, ids, dag) {
     draw();
   }
 
+  /** @param {number} at */
   function pick(at) {
-    const until = at + found.step, iso = (n) => new Date(n * 1000).toISOString();
+    if (!found) return;
+    const until = at + found.step, iso = (/** @type {number} */ n) => new Date(n * 1000).toISOString();
     const query = new URLSearchParams({ run_after_gte: iso(at - 3600), run_after_lte: iso(until) });
     moment.replaceChildren(`${when(at)} UTC: `, el("a", { id: "moment-batches", href: address([r.id, "micro-batches"], { until: iso(until) }) },
       "micro-batches up to then"), " · ", outward(`/dags/${encodeURIComponent(dag)}/runs?${query}`, "runs of the hour before"));
@@ -67,16 +76,19 @@ function section(r, range, ids, dag) {
     const { times, step, at, total, outcomes, destinations } = found;
     // The step of now is not over.
     const lasted = times.map((from) => Math.max(1, Math.min(step, at - from)));
-    const per = (figures) => figures.map((n, i) => n / lasted[i]);
-    const of_ = (figure) => shown.map((id) => destinations[id]?.[figure] ?? times.map(() => null));
+    const per = (/** @type {Figures} */ figures) => figures.map((n, i) => (n === null ? null : n / lasted[i]));
+    // A destination may have gone from the file since.
+    const one = (/** @type {string} */ id, /** @type {string} */ figure) => destinations[id]?.[figure] ?? times.map(() => null);
+    const of_ = (/** @type {string} */ figure) => shown.map((id) => one(id, figure));
     plots.throughput.set([times, per(total.read), ...of_("delivered").map(per)], interval);
     plots.lag.set([times, ...of_("lag")], interval);
     plots.age.set([times, ...of_("age")], interval);
-    plots.latency.set([times, ...shown.flatMap((id) => [destinations[id].p50, destinations[id].p99])], interval);
+    plots.latency.set([times, ...shown.flatMap((id) => [one(id, "p50"), one(id, "p99")])], interval);
     plots.outcomes.set([times, ...OUTCOMES.map(([figure]) => outcomes[figure])], interval);
     plots.retries.set([times, ...of_("retried")], interval);
   }
 
+  /** @param {Series} curves */
   function set(curves) {
     found = curves;
     draw();

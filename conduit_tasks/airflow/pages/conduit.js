@@ -14,11 +14,12 @@ import { replays } from "./replays.js";
 import { trial } from "./try.js";
 
 const POLL = 3000;
-const page = document.getElementById("page");
+const page = /** @type {HTMLElement} */ (document.getElementById("page"));
 
+/** @type {Record<string, View>} */
 const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, records, replay: replays, try: trial };
 
-let turn = 0, timer = 0, shown = "", close = null; // `close`: of a view that is live by itself
+let turn = 0, timer = 0, shown = "", /** @type {(() => void) | null} */ close = null; // `close`: of a view that is live by itself
 
 async function show() {
   clearTimeout(timer);
@@ -26,13 +27,15 @@ async function show() {
   if (shown !== location.hash) { close?.(); close = null; }
   let still = false;
   try {
+    /** @type {View | undefined} */
     const view = r.id ? VIEWS[r.view] : list;
     if (!view) throw new Error(`There is no page ${r.view}; go back to the list of pipelines.`);
-    still = view.still; // it costs too much to be looked at again and again, or holds what is being written
-    const found = await view(r), nodes = (found.nodes ?? found).filter(Boolean);
-    if (mine !== turn) { found.close?.(); return; }
+    still = Boolean(view.still); // it costs too much to be looked at again and again, or holds what is being written
+    const found = await view(r), going = Array.isArray(found) ? null : found;
+    const nodes = (Array.isArray(found) ? found : found.nodes).filter((node) => node !== null && node !== undefined);
+    if (mine !== turn) { going?.close(); return; }
     close?.();
-    close = found.close ?? null;
+    close = going && going.close;
     const typing = shown === location.hash && document.activeElement?.closest("form");
     // What is being typed, marked or asked must not be swept away; the next turn shows it.
     if (!typing && !(shown === location.hash && String(getSelection()))) {

@@ -6,6 +6,7 @@ import { liveTable } from "./tables.js";
 
 const MANY = 6; // destinations from which on the drawing scrolls by itself
 
+/** @param {string} node @param {string} name @param {string[]} lines */
 function box(node, name, lines) {
   const state = el("span", { class: "state" }), lease = el("span", { class: "lease" });
   const mark = el("span", { class: "mark" }, "bottleneck");
@@ -14,16 +15,18 @@ function box(node, name, lines) {
   return { root, state, lease };
 }
 
+/** @param {number} [filters] */
 function wire(filters) {
   const top = el("span", { class: "rate" }, "–"), below = el("span", { class: "behind" });
   return { root: el("div", { class: "wire" }, top, below, filters ? el("span", { class: "gate" }, plural(filters, "filter")) : null), top, below };
 }
 
-const chain = (processors) => processors.map((p) => `· ${p.id}: ${p.plugin}`);
+const chain = (/** @type {ShownProcessor[]} */ processors) => processors.map((p) => `· ${p.id}: ${p.plugin}`);
 
 // What there is to say of a node in a word or two, and whether that is trouble.
+/** @param {string} node @param {Shown} p @returns {[said: string, bad: boolean]} */
 export function stateOf(node, p) {
-  const d = node.startsWith("destinations.") && p.destinations.find((each) => `destinations.${each.id}` === node);
+  const d = p.destinations.find((each) => `destinations.${each.id}` === node);
   const failing = p.recovering.find((each) => each.node === node || each.node === node.replace("sources.", "plan."));
   if (d?.status === "stopped") return ["stopped", true];
   if (d?.breaker?.opened) return ["breaker open", true];
@@ -34,15 +37,17 @@ export function stateOf(node, p) {
   return [about?.work === "at work" ? "at work" : "no task", false];
 }
 
-const behind = (d) => (d.lag.records ? `${count(d.lag.records)} behind · ${age(d.lag.age)}` : "up to date");
+const behind = (/** @type {ShownDestination} */ d) => (d.lag.records ? `${count(d.lag.records)} behind · ${age(d.lag.age)}` : "up to date");
 
 // Returns the drawing, and what shows a look in it.
+/** @param {Graph} graph */
 export function drawing(graph) {
-  const nodes = new Map(), wires = new Map();
+  /** @type {Map<string, ReturnType<typeof box> & { wire: ReturnType<typeof wire> }>} */
+  const nodes = new Map();
+  /** @param {string} node @param {string} name @param {string[]} lines @param {number} [filters] @param {boolean} [before] */
   const lane = (node, name, lines, filters, before) => {
     const here = box(node, name, lines), edge = wire(filters);
-    nodes.set(node, here);
-    wires.set(node, edge);
+    nodes.set(node, { ...here, wire: edge });
     return el("li", { class: "lane" }, ...(before ? [edge.root, here.root] : [here.root, edge.root]));
   };
   const sources = graph.sources.map((s) => lane(`sources.${s.id}`, s.id, [s.plugin, ...chain(s.processors)]));
@@ -57,20 +62,21 @@ export function drawing(graph) {
   const rows = liveTable(["Node", "State", "#Records/s", "#Behind", "#Bytes behind", "#Oldest", "Bottleneck", "Lease"], names);
   const details = el("details", { id: "t-topology" }, el("summary", {}, "As a table"), rows.node);
 
+  /** @param {Shown} p @param {RateOf} rateOf */
   function show(p, rateOf) {
     const about = new Map(p.destinations.map((d) => [`destinations.${d.id}`, d]));
     put(sealed, `${count(p.sealed)} sealed`);
     put(held, p.held ? "lag budget used up" : "takes more");
-    for (const [node, { root, state, lease }] of nodes) {
-      const [said, bad] = stateOf(node, p), first = p.bottleneck?.node === node, d = about.get(node);
+    for (const [node, { root, state, lease, wire: { top, below } }] of nodes) {
+      const [said, bad] = stateOf(node, p), b = p.bottleneck?.node === node ? p.bottleneck : null, d = about.get(node);
       put(state, said);
       holder(lease, p, node);
-      root.classList.toggle("bottleneck", first);
+      root.classList.toggle("bottleneck", b !== null);
       root.classList.toggle("failed", bad);
-      put(wires.get(node).top, rate(rateOf(node)));
-      if (d) put(wires.get(node).below, behind(d));
+      put(top, rate(rateOf(node)));
+      if (d) put(below, behind(d));
       if (details.open) rows.set(node, [node, said, rate(rateOf(node)), d ? count(d.lag.records) : "", d ? bytes(d.lag.bytes) : "",
-        d?.lag.records ? age(d.lag.age) : "", first ? p.bottleneck.why : "", (cell) => holder(cell, p, node)]);
+        d?.lag.records ? age(d.lag.age) : "", b ? b.why : "", (cell) => holder(cell, p, node)]);
     }
   }
 

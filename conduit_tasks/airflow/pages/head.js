@@ -2,15 +2,17 @@
 import { address, framedFor } from "./address.js";
 import { badge, el, outward } from "./parts.js";
 
-export const said = document.getElementById("said");
-const problem = document.getElementById("problem");
+export const said = /** @type {HTMLElement} */ (document.getElementById("said"));
+const problem = /** @type {HTMLElement} */ (document.getElementById("problem"));
 
 // Says what is wrong with the page itself; null: nothing.
+/** @param {string | null} text */
 export function trouble(text) {
   problem.hidden = !text;
   if (text && problem.textContent !== text) problem.textContent = text;
 }
 
+/** @param {Route} r @param {string} dag @param {string | Element} [status] @returns {Node[]} */
 export function head(r, dag, status) {
   const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["issues", "Issues"], ["dead-letters", "Dead letters"],
     ["records", "Records"], ["try", "Try"], ["replay", "Replay"], ["record", "A record"]];

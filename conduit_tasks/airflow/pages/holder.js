@@ -1,6 +1,7 @@
 // Who holds a node's lease: a link to the log of its task in Airflow, as far as the lease tells it.
 import { outward, put } from "./parts.js";
 
+/** @param {HTMLElement} place @param {Shown} p @param {string} node */
 export function holder(place, p, node) {
   const held = p.holders[node], name = held?.run_id ?? (held ? "held" : "");
   if (place.dataset.holder === name) return;

@@ -6,20 +6,25 @@ const POLL = 3000, SILENT = 6000, STREAM_AGAIN = 30000;
 const CURVES = 10; // seconds between two sets of curves at least
 
 // What came, put over what was known: of sources and destinations only those come that changed.
+/** @param {Live} known @param {News} news @returns {Live} */
 function merged(known, news) {
-  const all = { ...known, ...news };
-  for (const name of ["sources", "destinations"]) {
-    if (!known?.[name] || !news[name]) continue;
-    const fresh = new Map(news[name].map((each) => [each.id, each]));
-    all[name] = known[name].map((each) => fresh.get(each.id) ?? each);
-  }
-  return all;
+  return { ...known, ...news, sources: renewed(known.sources, news.sources), destinations: renewed(known.destinations, news.destinations) };
+}
+
+/** @template {{ id: string }} T @param {T[]} known @param {T[]} [news] */
+function renewed(known, news = []) {
+  const fresh = new Map(news.map((each) => [each.id, each]));
+  return known.map((each) => fresh.get(each.id) ?? each);
 }
 
 // Calls `look` with the pipeline, `series` with its curves of the last `seconds`. Where no stream is to be had (too many are
 // open, or a proxy holds back what it passes on) it asks from time to time, and tries a stream again later.
+/**
+ * @param {string} id @param {{ seconds: number, most: number }} curves
+ * @param {{ look: (p: Live) => void, series: (curves: Series) => void, failed: (error: Error) => void }} heeds
+ */
 export function live(id, { seconds, most }, { look, series, failed }) {
-  let source = null, timer = 0, known = null, closed = false, curvesDue = 0, polling = 0;
+  let /** @type {EventSource | null} */ source = null, /** @type {Live | null} */ known = null, timer = 0, closed = false, curvesDue = 0, polling = 0;
 
   function stop() {
     clearTimeout(timer);
@@ -28,9 +33,11 @@ export function live(id, { seconds, most }, { look, series, failed }) {
   }
 
   // The first thing that comes is all of it, also where the stream begins anew.
+  /** @param {Live | News} news */
   function heard(news) {
-    if (!known && !news.graph) return;
-    known = news.graph ? news : merged(known, news);
+    if (news.graph) known = news;
+    else if (known) known = merged(known, news);
+    else return;
     trouble(null);
     look(known);
   }
@@ -42,13 +49,15 @@ export function live(id, { seconds, most }, { look, series, failed }) {
 
   function stream() {
     stop();
-    source = new EventSource(`${API}${of(id, "live")}?${new URLSearchParams({ seconds, most })}`);
-    const on = (name, heed) => source.addEventListener(name, (event) => { quiet(); heed(JSON.parse(event.data)); });
+    const here = new EventSource(`${API}${of(id, "live")}?${new URLSearchParams({ seconds: String(seconds), most: String(most) })}`);
+    source = here;
+    /** @param {string} name @param {(found: Json) => void} heed */
+    const on = (name, heed) => here.addEventListener(name, (event) => { quiet(); heed(JSON.parse(event.data)); });
     on("look", heard);
     on("series", series);
     on("problem", (found) => trouble(found.detail));
     // It connects again by itself, unless the server has refused it.
-    source.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED) poll(); });
+    here.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED) poll(); });
     polling = 0;
     quiet();
   }

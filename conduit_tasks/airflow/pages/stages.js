@@ -4,8 +4,11 @@ import { count, el, plural, put } from "./parts.js";
 const EACH = 12; // destinations that have a stage of their own; of more only how many have it is told
 
 // Returns the bar, and what shows a look in it.
+/** @param {Graph} graph */
 export function stages(graph) {
+  /** @type {Map<string, { bar: HTMLProgressElement, text: HTMLElement }>} */
   const places = new Map();
+  /** @param {string} name @param {string} title */
   const stage = (name, title) => {
     const bar = el("progress", { max: 1, value: 0, "aria-label": title }), text = el("span", { class: "small" }, "–");
     places.set(name, { bar, text });
@@ -18,13 +21,17 @@ export function stages(graph) {
   const title = el("span", {}, "Micro-batch"), about = el("span", { class: "dim", id: "front" });
   const node = el("section", { class: "front", "aria-label": "The micro-batch in front" }, el("h2", {}, title), el("p", { class: "line" }, about), list);
 
+  // A stage that is not shown is passed over.
+  /** @param {string} name @param {number} done @param {number} of @param {string} text */
   function set(name, done, of, text) {
-    const { bar, text: said } = places.get(name);
-    bar.max = Math.max(1, of ?? 1);
-    bar.value = done ?? (of === null ? 1 : 0);
-    put(said, text);
+    const place = places.get(name);
+    if (!place) return;
+    place.bar.max = Math.max(1, of);
+    place.bar.value = done;
+    put(place.text, text);
   }
 
+  /** @param {Shown} p */
   function show(p) {
     const f = p.front;
     put(title, f ? `Micro-batch ${count(f.number)}` : "Micro-batch");
@@ -33,7 +40,7 @@ export function stages(graph) {
     put(about, { open: `open: it is being read${records}`, done: "all of it is done; nothing is in flight",
       sealed: `sealed, on its way${records}${f.after ? ` · ${count(f.after)} more behind it` : ""}` }[f.state]);
     set("read", f.read.done, f.read.of, `${f.read.done} of ${plural(f.read.of, "source")}`);
-    if (f.processed && places.has("processed")) set("processed", f.processed.done, f.processed.of, f.processed.done ? "yes" : "not yet");
+    if (f.processed) set("processed", f.processed.done, f.processed.of, f.processed.done ? "yes" : "not yet");
     set("sealed", f.sealed.done, f.sealed.of, f.sealed.done ? "yes" : "not yet");
     set("acked", f.acked.done, f.acked.of, `${f.acked.done} of ${plural(f.acked.of, "source")}`);
     const got = Object.entries(f.delivered);
@@ -41,9 +48,9 @@ export function stages(graph) {
       const whole = got.filter(([, d]) => f.state === "done" || (d.of !== null && d.done >= d.of)).length;
       set("all", whole, got.length, `${count(whole)} of ${plural(got.length, "destination")}`);
     } else for (const [id, d] of got) {
-      if (!places.has(`d-${id}`)) continue;
       if (f.state === "done") set(`d-${id}`, 1, 1, "all");
-      else set(`d-${id}`, d.done, d.of ?? 1, d.of === null ? "not yet" : `${count(d.done)} of ${count(d.of)}`);
+      else if (d.of === null) set(`d-${id}`, 0, 1, "not yet");
+      else set(`d-${id}`, d.done, d.of, `${count(d.done)} of ${count(d.of)}`);
     }
   }
 

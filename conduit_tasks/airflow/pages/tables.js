@@ -2,24 +2,27 @@
 import { el, put } from "./parts.js";
 
 // `heads`: "#" before those of figures. `ids`: of the rows. A cell: a text, an element, or a function that fills the cell.
+/** @param {string[]} heads @param {string[]} ids @param {string} [caption] */
 export function liveTable(heads, ids, caption) {
+  /** @type {Map<string, HTMLElement[]>} */
   const cells = new Map();
   const body = ids.map((id) => {
     const row = heads.map((h, n) => el(n ? "td" : "th", { class: h.startsWith("#") ? "number" : null, scope: n ? null : "row" }));
     cells.set(id, row);
     return el("tr", {}, ...row);
   });
-  const kind = (h) => (h.startsWith("#") ? "number" : h === "Status" ? "status" : null);
+  const kind = (/** @type {string} */ h) => (h.startsWith("#") ? "number" : h === "Status" ? "status" : null);
   const head = el("tr", {}, ...heads.map((h) => el("th", { scope: "col", class: kind(h) }, h.replace("#", ""))));
   const node = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption ?? "As a table" },
     el("table", { class: "live" }, el("thead", {}, head), el("tbody", {}, ...body)));
 
+  /** @param {string} id @param {Cell[]} values */
   function set(id, values) {
     cells.get(id)?.forEach((cell, n) => {
       const value = values[n] ?? "–";
       if (typeof value === "function") value(cell);
       else if (!(value instanceof Element)) { put(cell, String(value)); cell.title = String(value); }
-      else if (cell.firstChild?.outerHTML !== value.outerHTML) {
+      else if (cell.firstElementChild?.outerHTML !== value.outerHTML) {
         const focused = cell.contains(document.activeElement);
         cell.replaceChildren(value);
         if (focused) value.focus({ preventScroll: true });

@@ -3,7 +3,9 @@
 type Json = any;
 type Child = Node | string | null | undefined;
 type Query = Record<string, string | number | boolean | null | undefined>;
-type View = ((r: Route) => Promise<Child[]>) & { still?: boolean };
+/** What a view shows that is live by itself; `close` ends its connection. */
+interface Going { nodes: Child[]; close: () => void }
+type View = ((r: Route) => Promise<Child[] | Going>) & { still?: boolean };
 type Field = [name: string, text: string, options?: string[] | string];
 
 /** What the address names. */
@@ -21,23 +23,47 @@ interface Summary { at: number; pipelines: number; attention: number; recent: nu
 
 interface ShownProcessor { id: string; plugin: string }
 interface Graph {
-  dag_id: string;
+  pipeline: string; dag_id: string;
   sources: { id: string; plugin: string; processors: ShownProcessor[] }[];
   processors: ShownProcessor[];
   destinations: { id: string; plugin: string; pipe: string; filters: number; processors: ShownProcessor[] }[];
 }
 
-/** Null where the file has none. */
-interface Breaker { opened: boolean; since: number; until: number; left: number; failures: number; error: string }
-interface ShownSource { id: string; read: number; filtered: number; nacked: number; acked: Record<string, Json>; task_id: string }
+interface Breaker { opened: number; since: number | null; until: number | null; left: number; failures: number; error: string }
+type Work = "at work" | "waits" | "none";
+/** `acked` is null where it has more `parts` than are streamed. */
+interface ShownSource {
+  id: string; read: number; done: number; filtered: number; nacked: number; work: Work; parts: number; acked: Record<string, Json> | null;
+  task_id: string;
+}
 interface ShownDestination {
-  id: string; status: string; error: StoredError | null; cursor: number; lag: { records: number; bytes: number; age: number };
-  delivered: number; retried: number; dead: number; parked_keys: number; lease_for: number; task_id: string; breaker: Breaker;
+  id: string; status: string; cursor: number; lag: { records: number; bytes: number; age: number }; delivered: number; retried: number;
+  done: number; work: Work; dead: number; parked_keys: number; breaker: Breaker | null; task_id: string;
 }
+/** The task that holds a lease, as far as its owner tells it, and the user may see its DAG. */
+type Held = { dag_id: string; run_id: string; task_id: string | null } | { dag_id: null; run_id: null; task_id: null };
+/** How much of a stage is done; of an open micro-batch nobody knows what is to be delivered. */
+interface Done { done: number; of: number }
+interface Front {
+  number: number; state: "open" | "sealed" | "done"; records: number | null; after: number; read: Done; processed: Done | null; sealed: Done;
+  delivered: Record<string, Done | { done: number | null; of: null }>; acked: Done;
+}
+interface Bottleneck { node: string; why: string; waiting: string[] }
 interface Shown {
-  pipeline: string; dag_id: string; status: string; description: string; lost: string | null; error: StoredError | null; isolate: boolean;
-  sources: ShownSource[]; destinations: ShownDestination[];
+  at: number; pipeline: string; dag_id: string; status: string; description: string; lost: string | null; error: StoredError | null;
+  isolate: boolean; recovering: { node: string; failures: number }[]; sealed: number; held: boolean; holders: Record<string, Held | undefined>;
+  front: Front | null; bottleneck: Bottleneck | null; sources: ShownSource[]; processors: { done: number; work: Work } | null;
+  destinations: ShownDestination[];
 }
+/** All that a look tells, and what differs in the next one; of sources and destinations only those that do. */
+interface Live extends Shown { graph: Graph }
+interface News extends Partial<Shown> { at: number; graph?: undefined }
+/** Records per second of a node; null: nobody knows yet. */
+type RateOf = (node: string) => number | null;
+/** A part of a page, and what shows a look in it. */
+interface Part { node: HTMLElement; show: (p: Live, rateOf: RateOf) => void }
+/** What stands in a cell of a live table; a function fills the cell. */
+type Cell = string | number | HTMLElement | ((cell: HTMLElement) => void);
 
 interface ShownMicroBatch {
   number: number; state: string; missing?: string[]; records?: number; bytes?: number; sealed_at?: number | null;
@@ -47,18 +73,16 @@ interface ShownMicroBatch {
 type Figures = (number | null)[];
 type Interval = [from: number, to: number] | null;
 interface Series {
-  times: number[]; step: number; at: number; total: { read: number[] }; destinations: Record<string, Record<string, Figures>>;
+  times: number[]; step: number; at: number; total: { read: number[] }; outcomes: Record<string, number[]>;
+  destinations: Record<string, Record<string, Figures> | undefined>;
 }
-interface Charts { node: HTMLElement; refresh: () => Promise<void>; rateOf: (id: string) => number | null }
+interface Charts { node: HTMLElement; set: (curves: Series) => void }
 
 interface Line { label: string; color: number; dash?: number; step?: boolean }
 interface Plotted {
   id: string; title: string; lines: Line[]; format?: (n: number) => string; steps?: number[]; stacked?: boolean;
   zoom?: (to: Interval) => void; pick?: (at: number) => void;
 }
-
-/** A box of the drawing. */
-interface Box { lines: string[]; state?: string }
 
 interface Letter {
   destination: string; epoch: number; micro_batch: number; seq: number; ord: number; id: string; node: string; error_class: string;
