@@ -105,6 +105,24 @@ def test_a_server_that_logs_no_whole_rows_is_refused(mydb: MyDatabase, name: str
         mydb.run(f"SET GLOBAL {name} = {good}")
 
 
+@pytest.mark.parametrize(("option", "left_out"), [("--binlog-ignore-db=b", "b"), ("--binlog-do-db=a", "b")])
+def test_a_log_that_leaves_out_a_database_is_refused(option: str, left_out: str) -> None:
+    server = MariadbServer(more=(option,)).create().start()
+    try:
+        for name in ("a", "b"):
+            db = MyDatabase(server)
+            db.name = ""
+            db.run(f"CREATE DATABASE {name}", f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+        _, start = drain(source(MyDatabase(server, "a")), {})
+        for position in ({}, start):
+            with pytest.raises(
+                ConfigError, match=f"leaves out database {left_out} \\({option.strip('-').split('=')[0]}"
+            ):
+                source(MyDatabase(server, "a"), tables="t, b.t").plan(position, Limit())
+    finally:
+        server.remove()
+
+
 def test_a_log_that_was_purged_is_missing_and_the_error_says_how_to_go_on(mydb: MyDatabase) -> None:
     mydb.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     _, start = drain(source(mydb), {})

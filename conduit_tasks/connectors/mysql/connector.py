@@ -100,7 +100,7 @@ class MysqlSource(Source):
         from conduit_tasks.connectors.mysql.read import check_changes, check_key
         from conduit_tasks.connectors.mysql.tables import described, resolved
 
-        token: dict[str, Any] = {**committed(connection), "skip": 0} if self._cdc else {}
+        token: dict[str, Any] = {**committed(connection, self._databases), "skip": 0} if self._cdc else {}
         tables = resolved(connection, self._tables, self._server.database)
         for name in tables if self._cdc else ():
             check_changes(connection, described(connection, *name.split(".", 1)))
@@ -115,7 +115,7 @@ class MysqlSource(Source):
         from conduit_tasks.connectors.mysql.binlog import End
         from conduit_tasks.connectors.mysql.places import by_gtid, check_server, now, reached
 
-        upto = now(connection)
+        upto = now(connection, self._databases)
         check_server(token, upto)
         if token.get("tables", self._names) != self._names:
             raise ConfigError(
@@ -142,6 +142,10 @@ class MysqlSource(Source):
         if passed > _BEHIND:
             return [Slice("", "", token, last, 0, 0)]
         return []
+
+    @property
+    def _databases(self) -> set[str]:
+        return {name.partition(".")[0] if "." in name else self._server.database for name in self._tables}
 
     def _ways_out(self, token: dict[str, Any], now: dict[str, Any]) -> str:
         from conduit_tasks.connectors.missing import beyond

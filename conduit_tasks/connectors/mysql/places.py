@@ -5,6 +5,7 @@ A place is `{"file", "pos", "gtid"}`: `gtid` is the set of transactions until th
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from conduit_tasks.connectors.mysql import client, gtids
@@ -27,9 +28,9 @@ def _order(place: Place) -> tuple[int, str, int]:
     return len(place["file"]), place["file"], place["pos"]
 
 
-def now(connection: Any) -> Place:
+def now(connection: Any, databases: Collection[str] = ()) -> Place:
     """Returns the end of the log, with `server`: the name of the server that this is, if its log has no GTIDs. Raises
-    ConfigError if it has no log, or one without rows."""
+    ConfigError if it has no log, or one without rows, or without those of one of `databases`."""
     pymysql, mariadb = client.library(), client.is_mariadb(connection)
     with connection.cursor() as cursor:
         known = ""
@@ -47,6 +48,10 @@ def now(connection: Any) -> Place:
             raise
         if not row:
             raise ConfigError("mysql: the server keeps no log of changes; start it with log_bin (MySQL: --log-bin)")
+        only, left_out = ({name.strip() for name in str(row[n] or "").split(",")} - {""} for n in (2, 3))
+        if missing := sorted(each for each in databases if each in left_out or (only and each not in only)):
+            option = "binlog-ignore-db" if missing[0] in left_out else "binlog-do-db"
+            raise ConfigError(f"mysql: the server's log leaves out database {missing[0]} ({option} in its file)")
         cursor.execute("SELECT @@global.binlog_format, @@global.binlog_row_image, @@global.binlog_checksum")
         names, rights = ("binlog_format", "binlog_row_image", "binlog_checksum"), ("ROW", "FULL", "CRC32")
         for name, value, wanted in zip(names, cursor.fetchone(), rights):
@@ -66,11 +71,11 @@ def now(connection: Any) -> Place:
     return place
 
 
-def committed(connection: Any) -> Place:
+def committed(connection: Any, databases: Collection[str] = ()) -> Place:
     """Returns a place as `now` does, before which every transaction is to be seen by a query. The end of the log is not
     such a place: a transaction is written to the log before it is committed, and may wait in between (semi-sync,
     AFTER_SYNC)."""
-    place = now(connection)
+    place = now(connection, databases)
     if not client.is_mariadb(connection):
         # A set of GTIDs has a transaction when it is committed; the place by file is that of the log.
         return place
