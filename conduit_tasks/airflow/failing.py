@@ -151,7 +151,8 @@ def without_secrets(text: str, pipeline_id: str) -> str:
         settings = [*(c.settings for c in connectors), *(p.settings for p in processors)]
     names = {name for of in settings for name in of if OPTION.search(name) or FIELD.search(name) or "auth." in name}
     secrets = [value for of in settings for name, value in of.items() if name in names]
-    return masked(hiding(secrets)(str(redact(text))))
+    # Whole ones first: of a secret that has another one within, the rest would be left.
+    return str(redact(hiding(secrets)(masked(text))))
 
 
 def clipped(text: str) -> str:

@@ -220,6 +220,7 @@ def test_what_is_secret_is_in_no_issue(pipeline: str, home: Path) -> None:
     from airflow.sdk.log import mask_secret
 
     mask_secret("airflows-own-secret")
+    mask_secret("hush-hush")  # a part of another one
     said = "POST http://ann:pass-word@web/ with hush-hush-key, sesame-open and airflows-own-secret was refused"
     end("destinations.web", FAILED, NodeFailed("destinations.web", "Refused", said))
     (found,) = failing()
