@@ -32,6 +32,11 @@ new PerformanceObserver((list) => list.getEntries().forEach((one) => {
   window.moved.push(...one.sources.map((each) => each.node?.id || each.node?.className));
 })).observe({type: 'layout-shift', buffered: false});
 """
+HIDE = (
+    "Object.defineProperty(document, 'hidden', {configurable: true, get: () => true}),"
+    "document.dispatchEvent(new Event('visibilitychange'))"
+)
+SHOW = "delete document.hidden, document.dispatchEvent(new Event('visibilitychange'))"
 STATE = "document.querySelector('#bottleneck').textContent"
 
 
@@ -132,21 +137,15 @@ async def _goes(site: str, browser: str, broker: Broker, home: Path) -> None:
         await tab.size(1280, 1100)
         await _looks(tab, broker)
         # When nobody looks, nothing is asked, and no stream is open
-        await tab.js(
-            "Object.defineProperty(document, 'hidden', {configurable: true, get: () => true}),"
-            "document.dispatchEvent(new Event('visibilitychange'))"
-        )
+        await tab.js(HIDE)
         deadline = time.monotonic() + 30
         while live._streams:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
-        before = len(tab.requests)
-        await asyncio.sleep(4)
-        await tab.js("1")
-        assert tab.requests[before:] == []
+        assert await asked_within(tab, 4) == []
         # And somebody looks again
         broker.lifecycle.halt_destination("web")
-        await tab.js("delete document.hidden, document.dispatchEvent(new Event('visibilitychange'))")
+        await tab.js(SHOW)
         await tab.until(f"{STATE} === 'Bottleneck: destinations.web: it is stopped. sources.in waits for it.'")
         lease.release()
         # Another page ends it
@@ -156,7 +155,21 @@ async def _goes(site: str, browser: str, broker: Broker, home: Path) -> None:
         while live._streams:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
+        # Which asks for nothing either while nobody looks
+        await tab.js(HIDE)
+        await asked_within(tab, 1)
+        assert await asked_within(tab, 5) == []
+        await tab.js(SHOW)
+        assert await asked_within(tab, 5) != []
         assert tab.errors == []
+
+
+async def asked_within(tab: Tab, seconds: float) -> list[str]:
+    """What the page asks for in this time."""
+    before = len(tab.requests)
+    await asyncio.sleep(seconds)
+    await tab.js("1")
+    return tab.requests[before:]
 
 
 async def _looks(tab: Tab, broker: Broker) -> None:
