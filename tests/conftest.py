@@ -245,14 +245,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Failures:
-    """Names a test that has failed at once: what it said comes when all have ended, which takes long."""
+    """Names a test that has failed at once, with its error's first line: the rest comes when all have ended, which takes
+    long, or never, if that is stopped."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._config.get_terminal_writer().line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = crash.message.partition("\n")[0][:300] if crash else ""
+            self._config.get_terminal_writer().line(f"\nFAILED {report.nodeid} ({report.when}) {said}", red=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
