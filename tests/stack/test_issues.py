@@ -35,17 +35,17 @@ def test_a_task_that_fails_is_an_issue_until_it_succeeds(stack: Stack) -> None:
     told = stack.home / "told"
     arguments = {"path": str(told), "text": "{{ conduit.state }} {{ conduit.node }} {{ ti.task_id }}"}
     alerts = json.dumps([{"notifier": "include.told.ToFile", "arguments": arguments, "issues": True}])
-    stack.pipeline("failing", "plugin: file, settings: {path: out/failing.jsonl}", f"alerts: {alerts}")
-    stack.write("failing", "a", 1, 20)
-    stack.run("failing")
+    stack.pipeline("shortened", "plugin: file, settings: {path: out/shortened.jsonl}", f"alerts: {alerts}")
+    stack.write("shortened", "a", 1, 20)
+    stack.run("shortened")
     # Given a file of which a part is gone that was read
-    path = stack.home / "in" / "failing" / "a.jsonl"
+    path = stack.home / "in" / "shortened" / "a.jsonl"
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
     # When a run fails by that, then all its attempts are one issue, which says where its log is
-    stack.run("failing", code=1)
+    stack.run("shortened", code=1)
     (issue,) = issues(stack, code=1)
-    assert (issue["kind"], issue["state"], issue["log"]["run"]) == ("task", "open", stack.last_run("failing"))
+    assert (issue["kind"], issue["state"], issue["log"]["run"]) == ("task", "open", stack.last_run("shortened"))
     assert "a.jsonl" in issue["sample"]["error"]
     assert issue["count"] == issue["log"]["try"] >= 1
     # And it is told of once
@@ -53,8 +53,8 @@ def test_a_task_that_fails_is_an_issue_until_it_succeeds(stack: Stack) -> None:
     assert told.read_text().splitlines() == [f"new {issue['node']} {issue['log']['task']}"]
     # When the file is put back, then the next run resolves it
     path.write_text(whole)
-    stack.write("failing", "b", 21, 30)
-    stack.run("failing")
+    stack.write("shortened", "b", 21, 30)
+    stack.run("shortened")
     until(lambda: not issues(stack), PATIENCE)
     (same,) = issues(stack, "--all")
     assert (same["id"], same["state"], same["count"]) == (issue["id"], "resolved", issue["count"])
@@ -63,6 +63,6 @@ def test_a_task_that_fails_is_an_issue_until_it_succeeds(stack: Stack) -> None:
 
 
 def issues(stack: Stack, *options: str, code: int | None = None) -> list[dict[str, Any]]:
-    said = stack.conduit("issues", "list", "failing", "--format", "json", *options, code=code)
+    said = stack.conduit("issues", "list", "shortened", "--format", "json", *options, code=code)
     found: list[dict[str, Any]] = json.loads(said[said.index("[") : said.rindex("]") + 1])
     return found
