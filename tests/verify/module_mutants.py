@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.verify.mutant import Mutant, lua
 
-ASKED = "so let it be called.\n            return 0.0"
+ASKED = "so let it be called.\n        return 0.0"
 TAKEN_OVER = "after.takes_over(node) or course.now - after.since > TAKES_OVER"
 ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
 WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
