@@ -245,8 +245,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Failures:
-    """Names a test that has failed at once, with its error's first line: the rest comes when all have ended, or never if
-    somebody stops them."""
+    """Names a test that has failed at once, with its error's first line: the rest comes when all have ended, or never,
+    if somebody stops them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
