@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from conduit_tasks.airflow.api.live import changes
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.settings import forget
 from tests.airflow.api_client import Airflow, airflow, api, broker_of, delivered, receivers, site
-from tests.faults.parts import events
+from tests.faults.parts import events, until
 from tests.micro_batch.harness import run_once
 
 __all__ = ["airflow", "api", "delivered", "receivers", "site"]
@@ -54,13 +53,6 @@ def parsed(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
             name = text
         elif field == "data":
             yield name, json.loads(text)
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_stream_begins_with_all_of_it_and_goes_on_with_what_changes(site: str, delivered: None, home: Path) -> None:
@@ -114,7 +106,7 @@ def test_streams_hold_no_thread_and_are_bounded_in_number(
     with ExitStack() as streams:
         # More than a server has threads for requests
         open_ = [streams.enter_context(stream(site)) for _ in range(live.MOST)]
-        until(lambda: len(live._streams) == live.MOST)
+        until(lambda: len(live._streams) == live.MOST, "all streams")
         assert sum(t.name.startswith("conduit-live") for t in threading.enumerate()) <= 4
         for _ in range(2):
             assert all(next(found)[0] == "look" for found in open_)
@@ -130,8 +122,8 @@ def test_streams_hold_no_thread_and_are_bounded_in_number(
         assert "from time to time" in json.loads(refused.read())["detail"]
         connection.close()
     # Once their pages are gone, they end, with their connections
-    until(lambda: not live._streams)
-    until(lambda: len(client.client_list()) <= before)
+    until(lambda: not live._streams, "the end of streams")
+    until(lambda: len(client.client_list()) <= before, "the end of their connections")
 
 
 def test_a_stream_ends_by_itself_and_says_when_to_come_back(

@@ -40,8 +40,8 @@ pipelines:
         settings: {url: "URL"}
         delivery: {timeout: 20s, retry: 0, order-by: key, max-unconfirmed: 64}
 """
-PHASE = 75.0 if PICTURES else 4.0
-"""Seconds of a phase, at least."""
+PHASE = 75.0 if PICTURES else 0.0
+"""Seconds that a phase goes on for its picture, so that the charts show it."""
 EACH = 40
 """Events a round."""
 

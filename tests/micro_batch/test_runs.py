@@ -141,6 +141,21 @@ def test_a_micro_batch_that_is_kept_small_is_sent_again_as_any_other(
     broker.close()
 
 
+@pytest.mark.parametrize(("seconds", "small"), [(50.0, False), (70.0, True)])
+def test_a_micro_batch_is_kept_small_a_minute_after_its_seal(home: Path, seconds: float, small: bool) -> None:
+    """A stream seals several each second: an hour of whole ones takes tens of megabytes."""
+    write_pipeline(home, "p", TWO)
+    events(home / "data", "a.jsonl", 0, 10)
+    run_once("p", "run")
+    broker = state("p")
+    sealed = broker.keys.micro_batch(1)
+    broker.redis.hset(sealed, "sealed_at", str(int((broker.access.now() - seconds) * 1e6)))
+    with opened("p", "acks") as context:
+        assert collection.collect(context) == []
+    assert ("slices:in" not in broker.access.hash(sealed)) is small
+    broker.close()
+
+
 def test_a_run_that_is_in_the_spool_by_now_is_sent_again_when_its_task_is_cleared(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
