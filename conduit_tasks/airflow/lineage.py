@@ -141,8 +141,11 @@ def _by_source(broker: Broker, pipeline: Pipeline, numbers: Sequence[int]) -> Co
     nodes = [f"stage:{source.node}" for source in pipeline.sources]
     keys = [broker.access.keys.micro_batch(number) for number in numbers]
     found: Counter[str] = Counter()
-    for total, *stages in broker.access.read(*(("HMGET", key, "total", *nodes) for key in keys)):
-        read = [json.loads(stage)["read"] if stage else 0 for stage in stages]
+    for total, came, *stages in broker.access.read(*(("HMGET", key, "total", "came", *nodes) for key in keys)):
+        if came is not None:  # kept small by now
+            read = [json.loads(came).get(source.id, 0) for source in pipeline.sources]
+        else:
+            read = [json.loads(stage)["read"] if stage else 0 for stage in stages]
         if total is not None and len(read) == 1:
             read = [int(total)]
         if total is None or sum(read) != int(total):

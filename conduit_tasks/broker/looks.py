@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 KEPT = 256
 """Micro-batches whose planned records are kept: their slices are read once, as there may be thousands."""
-_planned: dict[tuple[str, ...], dict[str, int | None]] = {}
+_planned: dict[tuple[str, ...], tuple[str | None, dict[str, int | None]]] = {}
+"""Micro-batch → when it was opened, and source → records planned."""
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,13 @@ class _Reading:
             return None  # it was sealed between the two steps
         stages = dict(zip(self._staging, rest))
         if slices := rest[len(self._staging) :]:
-            _keep(self._kept, {Node(node).id: _records(text) for node, text in zip(self._staging, slices)})
-        planned = _planned.get(self._kept, {})
+            counts = {Node(node).id: _records(text) for node, text in zip(self._staging, slices)}
+            _keep(self._kept, (opened_at, counts))
+        when, planned = _planned.get(self._kept, (None, {}))
+        if when != opened_at:
+            # Redis has forgotten that one: this one got its number. The next look reads its slices.
+            _planned.pop(self._kept, None)
+            planned = {}
         read = {id: (planned.get(id), _read(stages.get(Node.source(id)))) for id in orjson.loads(sources or "[]")}
         every = tuple(orjson.loads(nodes or "[]"))
         missing = tuple(node for node in every if stages.get(node) is None)
@@ -234,7 +240,7 @@ class _Reading:
         return Open(self._unsealed, seconds(opened_at) or 0.0, every, missing, read, processed)
 
 
-def _keep(name: tuple[str, ...], planned: dict[str, int | None]) -> None:
+def _keep(name: tuple[str, ...], planned: tuple[str | None, dict[str, int | None]]) -> None:
     while len(_planned) >= KEPT:
         _planned.pop(next(iter(_planned)), None)
     _planned[name] = planned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -113,6 +114,19 @@ def test_its_round_trips_do_not_follow_micro_batches_or_slices(feed: Feed, monke
     assert found.open.read == {"a": (500, 0)}
     assert len(trips) == len(few) == 2
     assert sum(trips) <= sum(few) + 1
+
+
+def test_what_was_planned_of_another_micro_batch_of_the_same_number_is_not_shown(feed: Feed) -> None:
+    """A Redis that forgot its last second gives a number again."""
+    feed.broker.micro_batches.open({"a": [piece(0, 5)]}, "config", 1)
+    opened = of(feed.broker).open
+    assert opened is not None
+    assert opened.read == {"a": (5, 0)}
+    name = feed.broker.keys.micro_batch(1)
+    other = json.dumps([vars(piece(0, 3))])
+    feed.broker.redis.hset(name, mapping={"opened_at": int(opened.opened_at * 1e6) + 7, "slices:a": other})
+    seen = [found.read for _ in range(2) if (found := of(feed.broker).open)]
+    assert seen == [{"a": (None, 0)}, {"a": (3, 0)}]
 
 
 def test_positions_of_many_parts_are_left_out(feed: Feed) -> None:
