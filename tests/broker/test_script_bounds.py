@@ -44,6 +44,8 @@ WHOLE: Mapping[tuple[str, str], str] = {
     **dict.fromkeys((("matched", "decode"), ("complete", "decode")), "the same"),
     **dict.fromkeys((("seal", "decode"), ("stage", "decode")), "nodes of the file, slices of one source (plan.SLICES)"),
     ("restage", "decode"): "the same",
+    ("slim", "unpack"): "nine fields",
+    ("slim", "decode"): "stages and names of sources of the pipeline file",
     ("trip", "decode"): "one breaker: seven short texts",
     **dict.fromkeys(
         (("failed", "HGETALL"), ("failed", "decode")), "200 issues of at most 1,000 characters and 14 days"
