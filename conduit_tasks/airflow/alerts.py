@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.airflow.alert_rules import findings
 from conduit_tasks.airflow.issue_alerts import tell_issues
 from conduit_tasks.errors import BrokerUnavailable, ConfigError
+from conduit_tasks.include import made_notifier
 
 if TYPE_CHECKING:
-    from airflow.sdk.bases.notifier import BaseNotifier
-
     from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
@@ -95,26 +94,13 @@ def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:
 def _notify(alert: Mapping[str, Any], about: Mapping[str, Any], task: Any) -> bool:
     """Calls the notifier and returns whether it succeeded."""
     try:
-        notifier = load_notifier(alert["notifier"])(**alert["arguments"])
+        notifier = made_notifier(alert["notifier"], alert["arguments"])
         notifier({**(_task_context() if task is None else dict(task)), "conduit": about})
     except Exception as error:  # noqa: BLE001 - a notifier may raise anything, and the run goes on
         log.warning("%s was not told that %s: %s: %s", alert["notifier"], about["message"], type(error).__name__, error)
         return False
     log.info("%s was told that %s", alert["notifier"], about["message"])
     return True
-
-
-def load_notifier(path: str) -> type[BaseNotifier]:
-    """Returns the class `package.module.Class`; also one below `include`. Raises ConfigError if it is no notifier."""
-    from airflow.sdk.bases.notifier import BaseNotifier
-
-    from conduit_tasks.include import load_function
-
-    module, _, name = path.rpartition(".")
-    found: Any = load_function(f"{module}:{name}", "alerts: notifier")
-    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
-        raise ConfigError(f"alerts: {path} is no BaseNotifier of Airflow's")
-    return found
 
 
 def _task_context() -> dict[str, Any]:

@@ -3,6 +3,7 @@ of the plugins in the file, so not for parsing DAGs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,8 @@ from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_connection import with_connection
 from conduit_tasks.pipeline.validate_settings import check_settings
 from conduit_tasks.topology import INDEX_PIPES, Processor
+
+log = logging.getLogger(__name__)
 
 
 class _Kind(NamedTuple):
@@ -66,11 +69,16 @@ def check_plugins(keys: PipelineKeys, report: Findings, base: Path) -> None:
 def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
     """Reports handlers and notifiers that the file names and that cannot be loaded, and assets of steps that Airflow
     does not take."""
-    from conduit_tasks.include import load_function
+    from conduit_tasks.include import load_function, load_notifier
 
     called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
     for n, alert in enumerate(keys.alerts):
-        called.append(((*base, "alerts", n, "notifier"), ":".join(alert.notifier.rsplit(".", 1))))
+        path = (*base, "alerts", n, "notifier")
+        if not report.wrong(path):
+            check_with(load_notifier, alert.notifier, "E212", report, path)
+        if not report.wrong((*base, "alerts", n)):
+            path = (*base, "alerts", n, "arguments")
+            check_with(partial(_taken_by_notifier, alert.notifier), alert.arguments, "E212", report, path)
     for n, connector in enumerate(keys.connectors):
         if connector.on_delivered is not None and connector.on_delivered.call is not None:
             called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
@@ -81,6 +89,18 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
     for path, call in called:
         if not report.wrong(path):
             check_with(partial(load_function, where=_key_of(path)), call, "E212", report, path)
+
+
+def _taken_by_notifier(notifier: str, arguments: Mapping[str, Any]) -> None:
+    """Raises ConfigError for arguments that the notifier's class does not take, or says are wrong."""
+    from conduit_tasks.include import made_notifier
+
+    try:
+        made_notifier(notifier, arguments)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - somebody else's class may need what is there only in a task
+        log.debug("%s was not made: %s", notifier, type(error).__name__)
 
 
 def _taken_by_airflow(asset: str) -> None:

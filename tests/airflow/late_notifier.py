@@ -22,3 +22,10 @@ class ToFile(BaseNotifier):
             raise ConnectionError("nobody is there")
         with Path(self.path).open("a") as file:
             file.write(self.text + "\n")
+
+
+class Elsewhere(ToFile):
+    """It can only be made where there is a task."""
+
+    def __init__(self) -> None:
+        raise LookupError("there is no task")

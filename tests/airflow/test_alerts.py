@@ -6,13 +6,12 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from conduit_tasks.airflow import tasks
-from conduit_tasks.airflow.alerts import load_notifier
-from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.load import get_pipeline, load_file
@@ -35,6 +34,7 @@ pipelines:
         deadline: {deadline}
 {alerts}
 """
+WEBHOOK = "conduit_tasks.airflow.webhook.Webhook"
 ALERT = {
     "notifier": "tests.airflow.late_notifier.ToFile",
     "arguments": {"path": "told", "text": "{{ conduit.destination }} {{ conduit.state }}", "fail": "nobody"},
@@ -195,8 +195,35 @@ def test_the_file_says_where_a_deadline_or_a_notifier_is_wrong(home: Path) -> No
     )
     (finding,) = load_file(path, plugins=True).errors
     assert finding.code == "E212"
-    with pytest.raises(ConfigError, match="no BaseNotifier"):
-        load_notifier("pathlib.Path")
+
+
+@pytest.mark.parametrize(
+    ("alert", "says"),
+    [
+        ({"notifier": "pathlib.Path"}, "pathlib.Path is no BaseNotifier"),
+        ({"notifier": "tests.airflow.nowhere.Pager"}, "No module named 'tests.airflow.nowhere'"),
+        ({"notifier": "include.broken.Pager"}, "importing include.broken fails: RuntimeError: on import"),
+        ({"notifier": WEBHOOK}, "Webhook does not take these arguments: missing a required argument: 'url'"),
+        ({"notifier": WEBHOOK, "arguments": {"ur": "http://x"}}, "got an unexpected keyword argument 'ur'"),
+        ({"notifier": WEBHOOK, "arguments": {"url": "ftp://x/token"}}, "the webhook's url is no address"),
+    ],
+)
+def test_validate_finds_a_notifier_that_could_not_be_made(home: Path, alert: dict[str, Any], says: str) -> None:
+    """Given a class that cannot be loaded, or arguments that it does not take, then the file says so, not the run."""
+    (home / "include" / "broken.py").write_text("raise RuntimeError('on import')")
+    path = home / "include" / "pipelines" / "p.yaml"
+    path.write_text(PIPELINE.format(deadline="1s", alerts=f"    alerts: [{json.dumps(alert)}]"))
+    (finding,) = load_file(path, plugins=True).errors
+    assert finding.code == "E212"
+    assert says in finding.message
+    assert "token" not in finding.message
+
+
+def test_a_notifier_that_needs_a_task_to_be_made_is_no_fault_of_the_file(home: Path) -> None:
+    path = home / "include" / "pipelines" / "p.yaml"
+    alert = {"notifier": "tests.airflow.late_notifier.Elsewhere"}
+    path.write_text(PIPELINE.format(deadline="1s", alerts=f"    alerts: [{json.dumps(alert)}]"))
+    assert not load_file(path, plugins=True).errors
 
 
 def with_rule(**rule: str) -> str:
