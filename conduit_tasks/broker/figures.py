@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from conduit_tasks.broker.access import as_hash
+from conduit_tasks.broker import backlogs
+from conduit_tasks.broker.access import Access, as_hash
 from conduit_tasks.broker.deliveries import delivery_state
 from conduit_tasks.broker.failures import FIELDS, read_troubles
 from conduit_tasks.broker.keys import Keys
@@ -62,7 +63,7 @@ class Figures:
 def figures(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Figures]:
     """Yields the figures of each pipeline. Raises BrokerUnavailable."""
     for some in portions(pipelines, AT_A_TIME):
-        reads = [_Read(pipeline) for pipeline in some]
+        reads = [_Read(redis, pipeline) for pipeline in some]
         for read, answers in zip(reads, _asked(redis, [read.first() for read in reads])):
             read.take(answers)
         rest = _asked(redis, [read.rest() for read in reads])
@@ -88,7 +89,8 @@ def _asked(redis: Client, of_each: Sequence[Sequence[Command]]) -> Iterator[list
 class _Read:
     """Reading of one pipeline, in two steps: the second asks for what the first one names."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, redis: Client, pipeline: Pipeline) -> None:
+        self._redis, self._id = redis, pipeline.id
         self._ids, self._keys = [d.id for d in pipeline.destinations], Keys(pipeline.id)
 
     def first(self) -> list[Command]:
@@ -114,16 +116,18 @@ class _Read:
         self._registered = {id: delivery_state(data) for id, data in self._hashes.items() if "cursor" in data}
 
     def rest(self) -> list[Command]:
-        """Returns the commands for the nodes, for micro-batches that some destination has not confirmed, and for those
-        that an earlier version sealed."""
-        self._pending = range(min([self._sealed, *(s.cursor for s in self._registered.values())]) + 1, self._sealed + 2)
+        """Returns the commands for the nodes, for the micro-batches that tell what a destination has not confirmed, and
+        for those that an earlier version sealed."""
+        cursors = [state.cursor for state in self._registered.values()]
+        # The one behind the last sealed one may be planned, which destinations that have all wait for.
+        self._fronts = sorted({*backlogs.fronts(cursors, self._sealed), *(cursor + 1 for cursor in cursors)})
         # Those sealed since are in `held`.
         counted = int(self._state.get("held_from", self._sealed + 1))
         self._uncounted = range(self._collected + 1, min(counted, self._sealed + 1))
         return [
             ("TIME",),
             *(("HMGET", self._keys.lease(node), *FIELDS) for node in self._nodes),
-            *(("HMGET", self._keys.micro_batch(m), "total", "bytes", "sealed_at", "opened_at") for m in self._pending),
+            *(("HMGET", self._keys.micro_batch(m), *backlogs.FIELDS, "opened_at") for m in self._fronts),
             *(("HGET", self._keys.micro_batch(m), "bytes") for m in self._uncounted),
         ]
 
@@ -132,8 +136,8 @@ class _Read:
         (secs, micros), *found = answers
         at = int(secs) + int(micros) / 1e6
         leases, found = found[: len(self._nodes)], found[len(self._nodes) :]
-        pending = dict(zip(self._pending, found))
-        uncounted = found[len(self._pending) :]
+        fronts = dict(zip(self._fronts, found))
+        uncounted = found[len(self._fronts) :]
         failing, attempts = read_troubles(self._nodes, leases, at)
         return Figures(
             status=pipeline_status(self._state, failing, attempts).status,
@@ -144,27 +148,26 @@ class _Read:
             histograms=self._histograms,
             attempts=attempts,
             dead=int(self._dead),
-            destinations={id: self._destination(id, pending, at) for id in self._registered},
+            destinations={id: self._destination(id, fronts, at) for id in self._registered},
             at=at,
         )
 
-    def _destination(self, id: str, pending: Mapping[int, Sequence[str | None]], at: float) -> DestinationFigures:
+    def _destination(self, id: str, fronts: Mapping[int, Sequence[str | None]], at: float) -> DestinationFigures:
         state, breaker = self._registered[id], self._hashes[id].get("breaker")
-        behind = [pending[m] for m in range(state.cursor + 1, self._sealed + 1)]
-        opened = pending.get(state.cursor + 1, (None,))[-1]
-        oldest = next((int(sealed_at) / 1e6 for _, _, sealed_at, _ in behind if sealed_at), None)
+        backlog = backlogs.pending(fronts, state.cursor, self._sealed) or self._one_by_one(state.cursor)
+        opened = fronts[state.cursor + 1][-1]
         dead, parked = self._counts[id]
+        oldest = backlog.oldest_sealed_at
         return DestinationFigures(
             state=state,
-            backlog=Backlog(
-                records=sum(int(total or 0) for total, *_ in behind),
-                bytes=sum(int(size or 0) for _, size, *_ in behind),
-                # A server whose clock went back would have none wait for as long.
-                oldest_sealed_at=None if oldest is None else min(oldest, at),
-                micro_batches=len(behind),
-            ),
+            # A server whose clock went back would have none wait for as long.
+            backlog=replace(backlog, oldest_sealed_at=None if oldest is None else min(oldest, at)),
             waiting=max(0.0, at - int(opened) / 1e6) if opened else 0.0,
             open=breaker is not None and int(orjson.loads(breaker).get("opened", 0)) > 0,
             dead=int(dead),
             parked=int(parked),
         )
+
+    def _one_by_one(self, cursor: int) -> Backlog:
+        """Returns what an earlier version sealed beyond a cursor, which has no sums."""
+        return backlogs.summed(Access(self._id, self._redis), cursor, self._sealed)

@@ -108,23 +108,55 @@ def test_what_an_earlier_version_sealed_is_part_of_the_size_until_it_is_collecte
     assert of(feed.broker).held_bytes == 4_000
 
 
-def test_a_hundred_pipelines_are_read_in_a_few_round_trips(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brokers = [make_broker(redis_server, f"p{n}") for n in range(100)]
-    for broker in brokers[:20]:
-        Feed(broker).sealed()
-    sent: list[int] = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of commands of each round trip."""
+    found: list[int] = []
     execute = Batch.execute
 
     def counted(self: Batch, *args: Any, **more: Any) -> Any:
-        sent.append(len(self.command_stack))
+        found.append(len(self.command_stack))
         return execute(self, *args, **more)
 
     monkeypatch.setattr(Batch, "execute", counted)
+    return found
+
+
+def test_a_destination_that_is_far_behind_is_read_by_as_many_commands(feed: Feed, sent: list[int]) -> None:
+    """Given one that is 40 micro-batches behind, then it costs what one that is 2 behind does."""
+    counts = []
+    for more in (2, 38):
+        for _ in range(more):
+            feed.sealed(10)
+        sent.clear()
+        found = of(feed.broker)
+        counts.append(sum(sent))
+    assert found.destinations["x"].backlog == feed.broker.deliveries.backlog(["x"])
+    assert (found.destinations["x"].backlog.micro_batches, found.destinations["x"].backlog.records) == (40, 400)
+    assert counts[0] == counts[1]
+
+
+def test_what_an_earlier_version_sealed_has_no_sums_and_is_counted_all_the_same(feed: Feed) -> None:
+    broker = feed.broker
+    for _ in range(4):
+        feed.sealed(10)
+    feed.delivered(1, 10, destinations=["y"])
+    for m in (1, 2):
+        broker.redis.hdel(broker.keys.micro_batch(m), "upto", "upto_bytes")
+    found = of(broker).destinations
+    for id, count in {"x": 4, "y": 3}.items():
+        assert (found[id].backlog.micro_batches, found[id].backlog.records) == (count, 10 * count)
+        assert found[id].backlog == broker.deliveries.backlog([id])
+
+
+def test_a_hundred_pipelines_are_read_in_a_few_round_trips(redis_server: RedisServer, sent: list[int]) -> None:
+    brokers = [make_broker(redis_server, f"p{n}") for n in range(100)]
+    for broker in brokers[:20]:
+        Feed(broker).sealed()
     pipelines: Any = [
         SimpleNamespace(id=b.pipeline, destinations=[SimpleNamespace(id=d) for d in DESTINATIONS]) for b in brokers
     ]
+    sent.clear()
     found = list(figures(brokers[0].redis, pipelines))
     assert [f.sealed for f in found] == [1] * 20 + [0] * 80
     assert len(sent) <= 4
