@@ -24,6 +24,7 @@ from benchmarks import (
     over_kafka,
     over_redis,
     over_servers,
+    over_standalone,
     stream,
     submits,
     tasks,
@@ -58,7 +59,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     ),
     "servers": (
         lambda place, n: over_servers.run(place, *n),
-        {"full": (500_000, 20_000), "moderate": (200_000, 4_000), "quick": (1_000, 100)},
+        {"full": (500_000, 500), "moderate": (200_000, 500), "quick": (1_000, 100)},
     ),
     "kafka": (
         lambda place, n: over_kafka.run(place, *n),
@@ -67,6 +68,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "redis": (
         lambda place, n: over_redis.run(place, *n),
         {"full": (500_000, 4_000), "moderate": (100_000, 2_000), "quick": (1_000, 400)},
+    ),
+    "standalone": (
+        lambda place, n: over_standalone.run(place, *n),
+        {"full": (500_000,), "moderate": (200_000,), "quick": (1_000,)},
     ),
     "growth": (
         growth.run,
@@ -92,7 +97,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
         lambda place, n: many.run(place, n[0], n[1:-1], n[-1:]),
         {"full": (1_000, 1, 20, 200, 1_000), "moderate": (1_000, 1, 20, 200, 1_000), "quick": (100, 1, 4, 3)},
     ),
-    "scripts": (lambda place, n: longest.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1, 100)}),
+    "scripts": (lambda place, n: longest.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1, 100, 8)}),
     "gateway": (
         lambda place, n: gateway.run(place, *n),
         {"full": (50_000, 10_000), "moderate": (20_000, 3_000), "quick": (200, 8)},

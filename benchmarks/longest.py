@@ -3,6 +3,7 @@ that holds nothing else, and in one that holds much."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from benchmarks.calls import bare, cases
@@ -49,9 +50,9 @@ def measured(client: Any, name: str, call: Call) -> tuple[float, float]:
     return max(found) / 1e3, cpu
 
 
-def run(place: Place, rounds: int, share: int = 1) -> Result:
+def run(place: Place, rounds: int, share: int = 1, every: int = 1) -> Result:
     """`rounds` of each; of the longest the least, as what else the machine does only adds to it. `share`: what is
-    stored is one such part of `Stored()`."""
+    stored is one such part of `Stored()`; `every`: only each so-manieth call is made."""
     place.pipeline()
     much = Stored().part(share)
     alone: dict[str, list[tuple[float, float]]] = {}
@@ -59,13 +60,13 @@ def run(place: Place, rounds: int, share: int = 1) -> Result:
     with serving(place) as (_, client, _):
         client.config_set("slowlog-log-slower-than", 0)
         for _ in range(rounds):
-            for name, call in cases().items():
+            for name, call in islice(cases().items(), 0, None, every):
                 prepare(client, call)
                 alone.setdefault(name, []).append(measured(client, name, call))
         client.flushall()
         crowd = Crowd(client, much)
         for _ in range(rounds):
-            for name, call in bare().items():
+            for name, call in islice(bare().items(), 0, None, every):
                 crowd.prepare(call, BASE)
                 crowded.setdefault(name, []).append(measured(client, name, call))
     least = {name: min(took for took, _ in of) for name, of in alone.items()}

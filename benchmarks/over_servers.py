@@ -25,7 +25,7 @@ from conduit_tasks.stack.layout import Layout
 from conduit_tasks.stack.redis import command
 
 COLUMNS = 'id text, kind text, "user" text, amount double precision, pad text'
-UNCONFIRMED = 1_000
+UNCONFIRMED = 100
 """Of a task at SQS, which takes ten messages a request."""
 
 
@@ -172,7 +172,7 @@ def _sqs(place: Place) -> Iterator[Target]:
             lambda tasks: {"queue": f"to-{tasks}", **store},
             count,
             pid,
-            {"max-unconfirmed": UNCONFIRMED},
+            {"max-unconfirmed": UNCONFIRMED, "timeout": "60s"},
         )
         client.close()
 

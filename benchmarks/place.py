@@ -125,7 +125,8 @@ class Submitted:
         said = self.out.read().decode()
         self.out.close()
         if status:
-            raise SystemExit(f"{self.name} ended with {status}; stderr.log in the work folder says why")
+            last = "\n".join(said.splitlines()[-20:])
+            raise SystemExit(f"{self.name} ended with {status}; stderr.log in the work folder says why\n{last}")
         found = [line[6:] for line in said.splitlines() if line.startswith("bench {")]
         return json.loads(found[-1]) if found else {}
 

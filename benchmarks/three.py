@@ -120,7 +120,7 @@ def run(place: Place, count: int, slices: int = 10) -> Result:
     lines = {"all": count, "filtered": count_of(events, b'"kind":"buy"'), "added": count}
     write_three(place, events)
     with serving(place) as (_, _, redis_pid):
-        ours = drive(place, redis_pid, spark=True)
+        ours = drive(place, redis_pid)
         expect(place, **lines)
     batch, whole_batch = by_hand(place, "batch", events)
     streaming, whole_streaming = by_hand(place, "streaming", events, slices)

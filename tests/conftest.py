@@ -196,7 +196,6 @@ def pytest_collection() -> Any:
 
 
 _TOGETHER = {
-    "the stack, parts of it killed": ("tests/stack/test_stack", "tests/stack/test_wake"),
     "the stack": ("tests/stack/",),
     "Kafka, PostgreSQL": (
         "tests/connectors/test_kafka",
@@ -217,8 +216,7 @@ _TOGETHER = {
         "tests/spark/test_datasources",
     ),
 }
-"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own. The stack is
-started twice: the tests of one stack would take longer than all others do beside them."""
+"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own."""
 _LONGEST = (
     *_TOGETHER,
     "tests/benchmarks/",

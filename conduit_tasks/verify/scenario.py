@@ -93,6 +93,8 @@ class Scenario:
     """Whether an operator redrives and replays; what fails records can be fixed (`fixable`)."""
     portion: int = 1000
     """Limit of records that are sent again under one lease."""
+    replays: float = 0.4
+    """Share of replays in what the operator sends again."""
     parks: bool = False
     """Whether keys are parked behind dead letters."""
     tasks: int = 1

@@ -173,4 +173,11 @@ MODULES = [
         {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
         "resend",
     ),
+    Mutant(
+        "portion of a replay that counts as whole by its first record",
+        "resend/replay.py",
+        {"RangeSet(())).count == portion.total": "RangeSet(())).count > 0"},
+        "resend",
+        begin=44,
+    ),
 ]

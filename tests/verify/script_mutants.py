@@ -168,4 +168,12 @@ SCRIPTS = [
     lua(
         "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
     ),
+    lua(
+        "letters leave the index before they are sent",
+        "claim",
+        "    redis.call('HSET', K.redrive, letter, was)\n",
+        "    redis.call('HSET', K.redrive, letter, was)\n    redis.call('HDEL', K.dead, letter)\n",
+        "resend",
+        begin=174,
+    ),
 ]

@@ -6,13 +6,13 @@ a double cannot hold is refused on its way out.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from conduit_tasks.connectors.standalone.messages import message
 from conduit_tasks.errors import RecordError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Data, Record
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EXACT = 1 << 53
 """Whole numbers beyond it are not all doubles."""
+LONG = 256
+"""Bits from which a number is not written out in a message."""
 OPERATIONS = {"create": 1, "update": 2, "delete": 3, "snapshot": 4}
 _SUBJECTS = {kind: f"opencdc.{kind}.schema.subject" for kind in ("key", "payload")}
 _VERSIONS = {kind: f"opencdc.{kind}.schema.version" for kind in ("key", "payload")}
@@ -98,8 +100,8 @@ def _decoded(raw: bytes, kind: str, meta: Mapping[str, str], schemas: Schemas) -
     return jsons.raw(schemas.decode(raw, meta[_SUBJECTS[kind]], meta.get(_VERSIONS[kind], "")))
 
 
-def _object(struct: Any) -> dict[str, Any]:
-    return {name: _VALUES[value.WhichOneof("kind")](value) for name, value in struct.fields.items()}
+def _object(found: Any) -> dict[str, Any]:
+    return {name: _VALUES[value.WhichOneof("kind")](value) for name, value in found.fields.items()}
 
 
 def _number(value: Any) -> int | float:
@@ -174,36 +176,51 @@ def _entry(pair: tuple[str, str]) -> bytes:
 def _data(data: Data) -> bytes:
     if isinstance(data, bytes):
         return _field(_RAW, data)
-    struct = message("google.protobuf.Struct")()
-    _fill_object(struct.fields, data or {})
-    return _field(_STRUCTURED, struct.SerializeToString())
+    return _field(_STRUCTURED, _object_of(data or {}))
 
 
-def _fill_object(fields: Any, value: Mapping[str, Any]) -> None:
-    for name, each in value.items():
-        _fill_value(fields[name], each, name)
+def _object_of(value: Mapping[str, Any]) -> bytes:
+    """Returns a google.protobuf.Struct: a map of values, each an entry of key and value."""
+    return b"".join(
+        [_field(_MEMBER, _member(name) + _field(_MEMBER_VALUE, _value_of(each, name))) for name, each in value.items()]
+    )
 
 
-def _fill_value(into: Any, value: Any, name: str) -> None:
+@lru_cache(maxsize=4_096)
+def _member(name: str) -> bytes:
+    """Returns the key of an entry; most are the same in many records."""
+    return _field(_MEMBER, name.encode())
+
+
+def _value_of(value: Any, name: str) -> bytes:
+    """Returns a google.protobuf.Value. Raises RecordError if there is none for it."""
     if isinstance(value, str):
-        into.string_value = value
-    elif value is None:
-        into.null_value = 0
-    elif isinstance(value, bool):
-        into.bool_value = value
-    elif isinstance(value, int | float):
-        if isinstance(value, int) and abs(value) > EXACT and int(float(value)) != value:
+        return _field(b"\x1a", value.encode())
+    if value is None:
+        return b"\x08\x00"
+    if isinstance(value, bool):
+        return b"\x20\x01" if value else b"\x20\x00"
+    if isinstance(value, int | float):
+        if isinstance(value, int) and abs(value) > EXACT and not _is_double(value):
+            said = str(value) if value.bit_length() < LONG else f"a whole number of {value.bit_length()} bits"
             raise RecordError(
-                f"'{name}' is {value}, which the connector protocol cannot hold exactly (its numbers are doubles); "
-                "make it text with a processor"
+                f"'{name}' is {said}, which the connector protocol cannot hold exactly (its numbers are doubles); make "
+                "it text with a processor"
             )
-        into.number_value = value
-    elif isinstance(value, dict):
-        into.struct_value.SetInParent()
-        _fill_object(into.struct_value.fields, value)
-    elif isinstance(value, list | tuple):
-        into.list_value.SetInParent()
-        for each in value:
-            _fill_value(into.list_value.values.add(), each, name)
-    else:
-        raise RecordError(f"'{name}' is {type(value).__name__}, which the connector protocol does not have")
+        return b"\x11" + _DOUBLE(value)
+    if isinstance(value, dict):
+        return _field(b"\x2a", _object_of(value))
+    if isinstance(value, list | tuple):
+        return _field(b"\x32", b"".join([_field(_MEMBER, _value_of(each, name)) for each in value]))
+    raise RecordError(f"'{name}' is {type(value).__name__}, which the connector protocol does not have")
+
+
+_MEMBER, _MEMBER_VALUE = b"\x0a", b"\x12"
+_DOUBLE = struct.Struct("<d").pack
+
+
+def _is_double(value: int) -> bool:
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False

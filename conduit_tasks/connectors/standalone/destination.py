@@ -8,9 +8,9 @@ only if it was written: the SDK gives the rest of a batch the error of the recor
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination
@@ -20,12 +20,14 @@ from conduit_tasks.connectors.standalone import settled
 from conduit_tasks.connectors.standalone.client import Client, configured
 from conduit_tasks.connectors.standalone.connector import Standalone
 from conduit_tasks.connectors.standalone.convert import encoded, sized
-from conduit_tasks.connectors.standalone.inbox import Inbox, Outbox
+from conduit_tasks.connectors.standalone.stream import SIDE, Stream
 from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings as installation
 
-SIDE = "Destination"
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 ROWS, MESSAGE = 10_000, 1_000
 """Rows of one write, and of one message, unless `sdk.batch.size` says more."""
 BYTES = 8 << 20
@@ -43,6 +45,20 @@ QUIET = 1.0
 Row = tuple[str, int]
 """A row, at each attempt to write it: its record's id, which a row that changed at its source has again (`singer`), and
 its number."""
+
+
+class _Names(Sequence[Row]):
+    """The rows' names, made when they are asked for: a hash for each record is a tenth of a write, and most writes need
+    none."""
+
+    def __init__(self, records: Sequence[Record], batch: pa.RecordBatch) -> None:
+        self._records, self._numbers = records, batch.column("n")
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, n: Any) -> Any:
+        return self._records[n].id, self._numbers[n].as_py()
 
 
 class _Again(Unavailable):
@@ -63,7 +79,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         self.chunk = max(ROWS, self._batch)  # type: ignore[misc]  # a setting here, a class's constant elsewhere
         self._most = self._batch or MESSAGE
         self._size = self._most
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._kept: settled.Kept | None = None
         self._written: set[Row] = set()
         """Rows that were written by a write that failed."""
@@ -91,7 +107,7 @@ class StandaloneDestination(Standalone, BatchDestination):
             before = (state or {}).get("config") if (state or {}).get("of", self._name) == self._name else None
             self._kept = settled.tell(client, SIDE, before, self.config)
             client.call(SIDE, "Open")
-            self._stream = _Stream(client)
+            self._stream = Stream(client)
         except NotImplementedError as error:
             client.kill()
             raise ConfigError(f"{self.spec.name}: it has no destination ({error} is not implemented)") from None
@@ -104,7 +120,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         assert self._stream is not None
         give_up = time.monotonic() + SPARE * self.limit
         records = rows.records()
-        names = list(zip((record.id for record in records), rows.batch.column("n").to_pylist()))
+        names = _Names(records, rows.batch)
         alone = len(records) == 1 or rows.first == rows.last
         todo = list(range(len(records)))
         if self._errors and alone:
@@ -135,17 +151,18 @@ class StandaloneDestination(Standalone, BatchDestination):
         self, records: Sequence[Record], names: Sequence[Row], todo: Sequence[int], alone: bool, give_up: float
     ) -> None:
         at = 0
+        request: list[bytes] = []
         while at < len(todo):
-            request = self._request(records, names, todo, at)
-            taken = len(request)
-            sent = todo[at : at + taken]
-            positions = [records[n].position for n in sent]
+            request = request or self._request(records, names, todo, at)
+            sent = todo[at : at + len(request)]
+            last = at + len(request) >= len(todo)
+            larger = min(self._most, self._size * GROWTH)
             assert self._stream is not None
-            last = at + taken >= len(todo)
             try:
-                errors = self._stream.exchange(
-                    sized(request), positions, self._flush_after() if last else None, give_up
-                )
+                self._stream.send(sized(request), [records[n].position for n in sent])
+                # The next one is made while the connector works on this one.
+                request, _ = _message(records, todo[at + len(request) :], larger)
+                errors = self._stream.answers(self._flush_after() if last else None, give_up)
             except Unavailable:
                 self._keep(names, [*todo[:at], *(sent[n] for n in self._stream.written)])
                 raise
@@ -153,11 +170,11 @@ class StandaloneDestination(Standalone, BatchDestination):
                 self._close(at_once=False)
                 if not last or errors:
                     self._open_again()
-            at += taken
+            at += len(sent)
             if errors:
                 self._size = SLOW_START
                 self._fail(names, todo[:at], sent, errors, alone)
-            self._size = min(self._most, self._size * GROWTH)
+            self._size = larger
 
     def _open_again(self) -> None:
         self.open({"config": self._kept, "of": self._name})
@@ -170,27 +187,13 @@ class StandaloneDestination(Standalone, BatchDestination):
     def _request(self, records: Sequence[Record], names: Sequence[Row], todo: Sequence[int], at: int) -> list[bytes]:
         """Returns rows for one message, from `at` on. Raises Refused for a row that no message can hold; rows before it
         are a message of their own."""
-        taken: list[bytes] = []
-        used, limit = 0, installation().connectors_message
-        for n in todo[at : at + self._size]:
-            try:
-                record = encoded(records[n])
-                if len(record) + ROOM > limit:
-                    raise RecordError(
-                        f"it has {len(record)} bytes, more than a message to a connector may have ({limit}, "
-                        "CONDUIT_CONNECTORS_MESSAGE)"
-                    )
-            except RecordError as error:
-                if taken:
-                    break
-                self._keep(names, todo[:at])
-                self._errors[names[n]] = (self.attempts, f"{self.spec.name}: {error}")
-                raise Refused(f"{self.spec.name}: {error}", row=n) from None
-            if taken and used + len(record) + ROOM > min(BYTES, limit):
-                break
-            used += len(record) + ROOM
-            taken.append(record)
-        return taken
+        taken, error = _message(records, todo[at:], self._size)
+        if taken:
+            return taken
+        n, said = todo[at], f"{self.spec.name}: {error}"
+        self._keep(names, todo[:at])
+        self._errors[names[n]] = (self.attempts, said)
+        raise Refused(said, row=n) from None
 
     def _keep(self, names: Sequence[Row], rows: Sequence[int]) -> None:
         self._written.update(names[n] for n in rows)
@@ -224,74 +227,23 @@ class StandaloneDestination(Standalone, BatchDestination):
             stream.close(at_once=at_once)
 
 
-class _Stream:
-    """An open connector with its stream. `over`: it was stopped, and takes no more."""
-
-    def __init__(self, client: Client) -> None:
-        self.over = False
-        self._client = client
-        self._requests = Outbox()
-        self._inbox = Inbox(client.stream(SIDE, iter(self._requests)), self._broken)
-        self._last = b""
-        self.written: list[int] = []
-        """Numbers of the records of the last message that were written."""
-
-    def _broken(self, error: Any) -> Unavailable:
-        return Unavailable(f"{self._client.name}: it broke off while it was written to: {self._client.said(error)}")
-
-    def exchange(
-        self, request: bytes, positions: Sequence[bytes], flush_after: float | None, give_up: float
-    ) -> dict[int, str]:
-        """Sends a message and waits for all its answers. Returns the errors, by number of the record. `flush_after`:
-        seconds without an answer after which it is stopped, which makes it write what it has. Raises Unavailable."""
-        waits: dict[bytes, deque[int]] = defaultdict(deque)
-        for n, position in enumerate(positions):
-            waits[position].append(n)
-        self._last = positions[-1]
-        self._requests.put(request)
-        left, errors = len(positions), dict[int, str]()
-        self.written = []
-        while left:
-            now = time.monotonic()
-            wait = give_up - now if flush_after is None or self.over else min(flush_after, give_up - now)
-            found = self._inbox.take(max(0.0, wait))
-            if found is None:
-                if not self._inbox.ended and flush_after is not None and not self.over and time.monotonic() < give_up:
-                    self._stop()
-                    continue
-                said = "it ended its stream" if self._inbox.ended else "it did not answer in time (delivery.timeout)"
-                raise Unavailable(f"{self._client.name}: {left} of {len(positions)} records not acked: {said}")
-            for ack in found[0].acks:
-                numbers = waits.get(ack.position)
-                if not numbers:
-                    raise Unavailable(
-                        f"{self._client.name}: it acked the position {ack.position[:80]!r}, which it was not sent, or "
-                        "has acked already; this is a fault of the connector"
-                    )
-                n = numbers.popleft()
-                left -= 1
-                if ack.error:
-                    errors[n] = self._client.hide(ack.error)
-                else:
-                    self.written.append(n)
-        return errors
-
-    def _stop(self) -> None:
-        self.over = True
-        self._client.optional(SIDE, "Stop", last_position=self._last)
-
-    def close(self, *, at_once: bool) -> None:
-        """Ends the connector: in good order, unless `at_once`."""
-        if at_once or self._inbox.error is not None:
-            self._client.kill()
-            return
+def _message(records: Sequence[Record], rows: Sequence[int], most: int) -> tuple[list[bytes], RecordError | None]:
+    """Returns the first rows, encoded: `most` at most, and no more bytes than one message has; and why the row behind
+    them is not among them, if no message can hold it."""
+    taken: list[bytes] = []
+    used, limit = 0, installation().connectors_message
+    for n in islice(rows, most):
         try:
-            if not self.over and not self._inbox.ended:
-                self._stop()
-            self._requests.close()
-            self._inbox.drain(installation().connectors_timeout)
-            self._client.call(SIDE, "Teardown")
-        except (Unavailable, NotImplementedError):
-            self._client.kill()
-            return
-        self._client.finish()
+            record = encoded(records[n])
+        except RecordError as error:
+            return taken, error
+        if len(record) + ROOM > limit:
+            return taken, RecordError(
+                f"it has {len(record)} bytes, more than a message to a connector may have ({limit}, "
+                "CONDUIT_CONNECTORS_MESSAGE)"
+            )
+        if taken and used + len(record) + ROOM > min(BYTES, limit):
+            break
+        used += len(record) + ROOM
+        taken.append(record)
+    return taken, None

@@ -1,0 +1,160 @@
+"""An Airflow as others run it: CeleryExecutor with two workers, PostgreSQL, a Redis, DAGs from a git repository, and an
+environment of its own into which our wheel was installed beside the providers."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from cryptography.fernet import Fernet
+
+from benchmarks.postgres_server import PostgresServer
+from conduit_tasks.stack import processes
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.layout import Process
+from conduit_tasks.stack.ports import free_port
+from tests.conftest import SHARED, RedisServer
+
+WORKERS = ("one", "two")
+
+
+@dataclass
+class Airflow:
+    """`programs`: the environment's folder of programs; `folder`: everything else."""
+
+    programs: Path
+    folder: Path
+    postgres: PostgresServer
+    redis: RedisServer
+    environment: dict[str, str] = field(default_factory=dict)
+    running: dict[str, Process] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        """Our project's folder."""
+        return self.folder / "home"
+
+    def prepare(self) -> None:
+        """Starts the servers, writes the project and the repository of DAGs, and has Airflow make its tables."""
+        port = free_port()
+        self.redis.start("--port", str(port), "--bind", "127.0.0.1")
+        self.postgres.create().start()
+        self.environment = self._environment(f"redis://127.0.0.1:{port}")
+        (self.folder / "passwords.json").write_text('{"admin": "admin"}')
+        self.home.mkdir()
+        self.conduit("init", str(self.home))
+        for file in (self.home / "include" / "pipelines").glob("*.yaml"):
+            file.unlink()
+        self._commit()
+        self._airflow("db", "migrate")
+
+    def start(self) -> None:
+        """Starts every component and two workers."""
+        parts = {
+            "api": ["api-server"],
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+        }
+        for name, arguments in parts.items():
+            self._start(name, arguments)
+        for name in WORKERS:
+            self.worker(name)
+
+    def worker(self, name: str) -> None:
+        """Starts a worker."""
+        arguments = ["celery", "worker", "--celery-hostname", f"{name}@here", "--concurrency", "4", "--without-mingle"]
+        self._start(name, [*arguments, "--skip-serve-logs", "--pid", str(self.folder / f"{name}.pid")])
+
+    def stop(self) -> None:
+        """Ends everything at once."""
+        for process in reversed(self.running.values()):
+            processes.stop(process, timeout=0)
+        self.redis.kill()
+        self.postgres.remove()
+
+    def conduit(self, *arguments: str, code: int | None = 0) -> str:
+        """Runs our command in a worker's environment; returns all it said."""
+        return self._run([str(self.programs / "conduit"), *arguments], code)
+
+    def api(self) -> Api:
+        """Makes a client of Airflow's API, to be closed."""
+        return Api(self.environment["CONDUIT_AIRFLOW_URL"], user="admin", password="admin")
+
+    def family(self, worker: str) -> list[psutil.Process]:
+        """Returns the worker's process and all that it has started."""
+        found = psutil.Process(self.running[worker].pid)
+        return [found, *found.children(recursive=True)]
+
+    def _airflow(self, *arguments: str) -> str:
+        return self._run([str(self.programs / "airflow"), *arguments], 0)
+
+    def _run(self, command: Sequence[str], code: int | None) -> str:
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=300
+        )
+        said = done.stdout + done.stderr
+        assert code is None or done.returncode == code, said
+        return said
+
+    def _start(self, name: str, arguments: Sequence[str]) -> None:
+        self.running[name] = processes.start(
+            [str(self.programs / "airflow"), *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            log=self.folder / f"{name}.log",
+        )
+
+    def _commit(self) -> None:
+        """Makes a repository whose folder `dags` has our two DAG files."""
+        repository = self.folder / "repository"
+        repository.mkdir()
+        (self.home / "dags").rename(repository / "dags")
+        who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+        for command in (["init", "-q", "-b", "main"], ["add", "."], [*who, "commit", "-q", "-m", "Add the DAGs"]):
+            subprocess.run(["git", *command], cwd=repository, check=True)
+
+    def _environment(self, redis: str) -> dict[str, str]:
+        url = f"http://127.0.0.1:{free_port()}"
+        kwargs = {"repo_url": str(self.folder / "repository"), "tracking_ref": "main", "subdir": "dags"}
+        bundle = {"name": "ours", "classpath": "airflow.providers.git.bundles.git.GitDagBundle", "kwargs": kwargs}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
+        return {
+            **clean,
+            **SHARED,
+            "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}",
+            "CONDUIT_HOME": str(self.home),
+            "CONDUIT_REDIS_URL": f"{redis}/0",
+            "CONDUIT_SPOOL": str(self.folder / "spool"),
+            "CONDUIT_DEAD_LETTERS": str(self.folder / "dead-letters"),
+            "CONDUIT_LEASE_TTL": "5",
+            "CONDUIT_AIRFLOW_URL": url,
+            "CONDUIT_AIRFLOW_USER": "admin",
+            "CONDUIT_AIRFLOW_PASSWORD": "admin",
+            "AIRFLOW_HOME": str(self.folder / "airflow"),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+            "AIRFLOW__API__BASE_URL": url,
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": url.rpartition(":")[2],
+            "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            "AIRFLOW__CELERY__BROKER_URL": f"{redis}/1",
+            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{self.postgres.url}",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+            "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+            "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.folder / "passwords.json"),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "2",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.postgres.url,
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        }

@@ -1,0 +1,85 @@
+"""Our wheel in an Airflow as others run it (docs/your-airflow.md)."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from benchmarks.postgres_server import PostgresServer
+from tests.at_home.airflow import WORKERS, Airflow
+from tests.conftest import RedisServer
+from tests.stack.conftest import PATIENCE, Receiver, receiver, until
+from tests.stack.test_stack import kill
+from tests.wheels import build, install
+
+__all__ = ["receiver"]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+VERSION = "3.3.2"
+EXTRAS = "celery,git,postgres"
+
+PIPELINE = """version: "2.2"
+pipelines:
+  - id: at-home
+    schedule: "0 0 1 1 *"
+    connectors:
+      - {{id: lines, type: source, plugin: file, settings: {{path: "in/*.jsonl", settle: 0s}}}}
+      - {{id: out, type: destination, plugin: http, settings: {{url: "{url}"}}, delivery: {{timeout: 20s}}}}
+      - {{id: kept, type: destination, plugin: file, settings: {{path: out/kept.jsonl, format: payload}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    folder = tmp_path_factory.mktemp("theirs")
+    wheel = build(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"))
+    programs = install(
+        folder / "environment",
+        [f"conduit-tasks @ {wheel.as_uri()}", f"apache-airflow[{EXTRAS}]=={VERSION}"],
+    )
+    (folder / "redis").mkdir()
+    found = Airflow(programs, folder, PostgresServer(), RedisServer(folder / "redis"))
+    try:
+        found.prepare()
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.mark.proves("C10", "T1", "T4", "I4")
+def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airflow, receiver: Receiver) -> None:
+    # Given an Airflow that reads our DAG files from git, and a doctor that finds nothing wrong there
+    (airflow.home / "include" / "pipelines" / "at-home.yaml").write_text(PIPELINE.format(url=receiver.url))
+    (airflow.home / "in").mkdir()
+    with airflow.api() as api:
+        until(lambda: api.health().get("dag_processor", {}).get("status") == "healthy")
+        until(lambda: api.dag("at-home") and api.request("GET", "/dags/at-home/dagRuns")["total_entries"])
+        until(lambda: not api.active_runs("at-home"))
+    airflow.conduit("doctor")
+    # And a run by Celery that stays in the middle of a delivery
+    receiver.stop_at = 101
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(1, 401))
+    (airflow.home / "in" / "a.jsonl").write_text(lines)
+    airflow.conduit("run", "at-home", "--no-wait")
+    until(lambda: len(receiver.got) > 100)
+    # When the worker that delivers dies, with everything that it has started
+    [worker] = [w for w in WORKERS if any("destinations.out" in p.cmdline() for p in airflow.family(w))]
+    kill(airflow.family(worker))
+    sent = len(receiver.got)
+    receiver.gate.set()
+    # Then the other one tries the task again and goes on from what was confirmed: nothing is missing or out of order
+    with airflow.api() as api:
+        run = api.request("GET", "/dags/at-home/dagRuns", params={"order_by": "-run_after", "limit": 1})["dag_runs"][0]
+        until(lambda: api.run("at-home", run["dag_run_id"])["state"] in ("success", "failed"))
+        task = next(t for t in api.tasks("at-home", run["dag_run_id"]) if t["task_id"] == "destinations.out")
+    assert (task["state"], task["try_number"]) == ("success", 2)
+    assert list(dict.fromkeys(receiver.got)) == list(range(1, 401))
+    again = receiver.got[sent:]
+    assert again == list(range(again[0], 401))
+    assert (airflow.home / "out" / "kept.jsonl").read_text() == lines
+    # And the command and the pages know of it
+    assert '"delivered": 400' in airflow.conduit("status", "at-home", "--format", "json")
+    url = airflow.environment["CONDUIT_AIRFLOW_URL"]
+    assert httpx.get(f"{url}/conduit/v1/pipelines/at-home", timeout=PATIENCE).status_code == 401

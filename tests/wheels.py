@@ -1,0 +1,49 @@
+"""The wheel of this checkout, and fresh environments that it is installed into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.test_dependencies import ROOT
+
+UV = str(Path(sys.executable).with_name("uv"))
+
+
+def build(source: Path, out: Path) -> Path:
+    """Builds it. `source`: an empty folder for a copy: in the checkout setuptools leaves a folder behind, and takes old
+    files from it."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    shutil.copytree(ROOT / "conduit_tasks", source / "conduit_tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "-w", str(out), str(source)], check=True, capture_output=True, timeout=500)
+    [made] = out.glob("*.whl")
+    return made
+
+
+def uv(*arguments: str | Path, timeout: float = 580) -> str:
+    """Runs uv; returns what it printed. Uses pip's index, if one is set."""
+    index = {"UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"]} if os.environ.get("PIP_INDEX_URL") else {}
+    done = subprocess.run(
+        [UV, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env={**os.environ, **index},
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    return done.stdout
+
+
+def install(folder: Path, wanted: Sequence[str]) -> Path:
+    """Makes an environment with these requirements; returns its folder of programs."""
+    uv("venv", "--quiet", "--python", sys.executable, folder)
+    programs = folder / "bin"
+    uv("pip", "install", "--quiet", "--no-config", "--python", programs / "python", *wanted)
+    return programs
