@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.test_dependencies import ROOT
@@ -41,9 +40,18 @@ def uv(*arguments: str | Path, timeout: float = 580) -> str:
     return done.stdout
 
 
-def install(folder: Path, wanted: Sequence[str]) -> Path:
-    """Makes an environment with these requirements; returns its folder of programs."""
+def environment(folder: Path) -> Path:
+    """Makes an empty environment; returns its folder of programs."""
     uv("venv", "--quiet", "--python", sys.executable, folder)
-    programs = folder / "bin"
+    return folder / "bin"
+
+
+def install(programs: Path, *wanted: str) -> None:
+    """Installs into an environment, and leaves what is there as it is where it can."""
     uv("pip", "install", "--quiet", "--no-config", "--python", programs / "python", *wanted)
-    return programs
+
+
+def versions(programs: Path) -> dict[str, str]:
+    """Package → version, of an environment."""
+    frozen = uv("pip", "freeze", "--no-config", "--python", programs / "python").split()
+    return dict(line.split("==") for line in frozen if "==" in line)

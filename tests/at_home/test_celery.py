@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import httpx
 import pytest
 
@@ -10,14 +13,16 @@ from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
 from tests.stack.conftest import PATIENCE, Receiver, receiver, until
 from tests.stack.test_stack import kill
-from tests.wheels import build, install
+from tests.wheels import build, environment, install, versions
 
 __all__ = ["receiver"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-VERSION = "3.3.2"
-EXTRAS = "celery,git,postgres"
+VERSION = os.environ.get("CONDUIT_TRIED_AIRFLOW", "3.3.2")
+THEIRS = (f"apache-airflow[celery,git,postgres]=={VERSION}",)
+OURS = (f"apache-airflow=={VERSION}",)
+"""What is installed first, and what is named together with our wheel, as the document says."""
 
 PIPELINE = """version: "2.2"
 pipelines:
@@ -31,13 +36,15 @@ pipelines:
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     folder = tmp_path_factory.mktemp("theirs")
     wheel = build(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"))
-    programs = install(
-        folder / "environment",
-        [f"conduit-tasks @ {wheel.as_uri()}", f"apache-airflow[{EXTRAS}]=={VERSION}"],
-    )
+    programs = environment(folder / "environment")
+    install(programs, *THEIRS)
+    before = versions(programs)
+    install(programs, f"conduit-tasks @ {wheel.as_uri()}", *OURS)
+    after = versions(programs)
+    assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
     (folder / "redis").mkdir()
     found = Airflow(programs, folder, PostgresServer(), RedisServer(folder / "redis"))
     try:
@@ -82,4 +89,8 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     # And the command and the pages know of it
     assert '"delivered": 400' in airflow.conduit("status", "at-home", "--format", "json")
     url = airflow.environment["CONDUIT_AIRFLOW_URL"]
-    assert httpx.get(f"{url}/conduit/v1/pipelines/at-home", timeout=PATIENCE).status_code == 401
+    asked = f"{url}/conduit/v1/pipelines/at-home"
+    assert httpx.get(asked, timeout=PATIENCE).status_code == 401
+    who = httpx.post(f"{url}/auth/token", json={"username": "admin", "password": "admin"}, timeout=PATIENCE).json()
+    said = httpx.get(asked, headers={"Authorization": f"Bearer {who['access_token']}"}, timeout=PATIENCE)
+    assert (said.status_code, said.json()["sealed"]) == (200, 1)
