@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow import __version__
+from packaging.version import Version
+
 __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
@@ -14,6 +17,9 @@ __all__ = [
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
 ]
+
+RESUMES = Version(__version__).release >= (3, 3)
+"""Whether a retried task of `SparkSubmitOperator` may resume the job of the one before, unless it is told not to."""
 
 if TYPE_CHECKING:
     from airflow.sdk import (

@@ -7,9 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException
-
-from conduit_tasks.airflow.at_once import at_once
+from conduit_tasks.airflow.at_once import trigger
 from conduit_tasks.pipeline.names import AFTER, dag_id
 
 log = logging.getLogger(__name__)
@@ -32,25 +30,14 @@ def follow(  # noqa: PLR0917 - the run before, and what the next one takes over 
 ) -> None:
     """Triggers the run that follows this one; Airflow starts it once this one has ended. Does nothing if that run
     exists already, or if somebody has ended this one. `left`: new records that it may read, None: no limit; `chosen`:
-    its destinations, if this run has chosen some. Raises AirflowException if Airflow refuses.
-
-    The request is that of `TriggerDagRunOperator`, but without its exception: that also decides the state of the task,
-    and a retried task would end as skipped if its first try had already triggered the run.
-    """
+    its destinations, if this run has chosen some. Raises AirflowException if Airflow refuses."""
     if ti is None or not goes_on(ti):
         return
     if ti.dag_id != dag_id(pipeline_id):
         log.info("no run follows in a DAG of another's making, although %s", why)
         return
-    from airflow.sdk.exceptions import ErrorType
-    from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
-
     conf: dict[str, Any] = {} if left is None else {"max-records": left}
     if chosen:
         conf["destinations"] = list(chosen)
     log.info("a run follows at once: %s", why)
-    asked = TriggerDagRun(dag_id=dag_id(pipeline_id), run_id=name_of(run_id, began), run_after=at_once(), conf=conf)
-    answer = task_runner.SUPERVISOR_COMMS.send(asked)
-    if isinstance(answer, ErrorResponse) and answer.error != ErrorType.DAGRUN_ALREADY_EXISTS:
-        raise AirflowException(f"no run follows {run_id}: {answer.error}: {answer.detail}")
+    trigger(dag_id(pipeline_id), name_of(run_id, began), conf, f"no run follows {run_id}")

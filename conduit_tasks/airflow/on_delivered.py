@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow.sdk.exceptions import AirflowException
-
-from conduit_tasks.airflow.at_once import at_once
+from conduit_tasks.airflow import at_once
 from conduit_tasks.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -86,16 +84,7 @@ def step_of(wanted: Mapping[str, str]) -> Callable[[Delivered], None]:
 def trigger(dag: str, delivered: Delivered) -> None:
     """Starts a run of a DAG, with the micro-batch as its conf. Its id is made of the micro-batch: a second call starts
     no second run. Raises AirflowException if Airflow refuses."""
-    from airflow.sdk.exceptions import ErrorType
-    from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
-
     run_id = f"delivered__{delivered.destination[:60]}.{hashlib.sha256(delivered.id.encode()).hexdigest()[:16]}"
-    asked = TriggerDagRun(dag_id=dag, run_id=run_id, run_after=at_once(), conf=delivered.told)
-    answer = task_runner.SUPERVISOR_COMMS.send(asked)
-    if isinstance(answer, ErrorResponse) and answer.error != ErrorType.DAGRUN_ALREADY_EXISTS:
-        raise AirflowException(
-            f"on-delivered: the DAG {dag} is not triggered for micro-batch {delivered.micro_batch}: {answer.error}: "
-            f"{answer.detail}"
-        )
+    otherwise = f"on-delivered: the DAG {dag} is not triggered for micro-batch {delivered.micro_batch}"
+    at_once.trigger(dag, run_id, delivered.told, otherwise)
     log.info("triggered %s for micro-batch %d", dag, delivered.micro_batch)

@@ -16,7 +16,12 @@ from airflow.sdk.exceptions import AirflowException
 
 from conduit_tasks.airflow import lineage
 from conduit_tasks.airflow.asset_events import tell_assets
-from conduit_tasks.airflow.compat import AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from conduit_tasks.airflow.compat import (
+    RESUMES,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 from conduit_tasks.airflow.failing import NodeFailed
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
@@ -57,7 +62,9 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        kwargs["durable"] = False
+        if RESUMES:
+            # Before, no job is ever resumed, and the setting is warned of in each task's log.
+            kwargs["durable"] = False
         super().__init__(application=str(APPLICATION), conn_id=conn_id, name=f"conduit {pipeline_id} {node}", **kwargs)
         self.pipeline_id, self.node = pipeline_id, node
         self.drain_limit, self.quick_jit = drain_limit, quick_jit
