@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from conduit_tasks.metrics.histogram import Histogram
 
@@ -31,8 +31,7 @@ class Metric:
         return f"conduit.{self.name}"
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One figure, with its values of the metric's labels."""
 
     metric: Metric

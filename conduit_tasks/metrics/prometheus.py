@@ -32,33 +32,37 @@ _LES = [f'le="{text}"' for text in (*(f"{float(bound):g}" for bound in BOUNDS), 
 
 def exposition(metrics: Sequence[Metric], read: Read) -> bytes:
     """Returns the text that Prometheus scrapes; `metrics` are listed even if they have no figure yet."""
-    lines: dict[str, list[str]] = {m.name: [*_head(m)] for m in metrics}
+    texts: dict[str, list[str]] = {m.name: [_head(m)] for m in metrics}
     for sample in read():
-        lines[sample.metric.name] += _lines(sample)
-    return "".join(line for each in lines.values() for line in each).encode()
+        texts[sample.metric.name].append(_text(sample))
+    return "".join([text for each in texts.values() for text in each]).encode()
 
 
-def _head(metric: Metric) -> tuple[str, str]:
+def _head(metric: Metric) -> str:
     meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
-    return f"# HELP {metric.prometheus} {meaning}\n", f"# TYPE {metric.prometheus} {metric.kind}\n"
+    return f"# HELP {metric.prometheus} {meaning}\n# TYPE {metric.prometheus} {metric.kind}\n"
 
 
-def _lines(sample: Sample) -> Iterator[str]:
-    name, value = sample.metric.prometheus, sample.value
-    pairs = [f'{label}="{sample.labels[at].translate(_ESCAPED)}"' for label, at in _order(sample.metric.labels)]
-    labels = f"{{{','.join(pairs)}}}" if pairs else ""
+def _text(sample: Sample) -> str:
+    """Returns the lines of one figure."""
+    name, value, labels = sample.metric.prometheus, sample.value, sample.labels
+    pairs = [f'{label}="{_escaped(labels[at])}"' for label, at in _order(sample.metric.labels)]
+    shown = f"{{{','.join(pairs)}}}" if pairs else ""
     if not isinstance(value, Histogram):
-        yield f"{name}{labels} {_number(value)}\n"
-        return
+        return f"{name}{shown} {_number(value)}\n"
     # `le` stands in the order of names, as every label.
     before = sum(label < "le" for label in sample.metric.labels)
-    head = "".join(f"{pair}," for pair in pairs[:before])
-    tail = "".join(f",{pair}" for pair in pairs[before:])
-    total = 0
-    for le, total in zip(_LES, accumulate(value.counts)):
-        yield f"{name}_bucket{{{head}{le}{tail}}} {_number(total)}\n"
-    yield f"{name}_count{labels} {_number(total)}\n"
-    yield f"{name}_sum{labels} {_number(value.sum)}\n"
+    head = f"{name}_bucket{{{''.join([f'{pair},' for pair in pairs[:before]])}"
+    tail = f"{''.join([f',{pair}' for pair in pairs[before:]])}}} "
+    totals = list(accumulate(value.counts))
+    buckets = "".join([f"{head}{le}{tail}{_number(total)}\n" for le, total in zip(_LES, totals)])
+    count = _number(totals[-1] if totals else 0)
+    return f"{buckets}{name}_count{shown} {count}\n{name}_sum{shown} {_number(value.sum)}\n"
+
+
+@lru_cache(4_096)
+def _escaped(label: str) -> str:
+    return label.translate(_ESCAPED)
 
 
 @lru_cache

@@ -249,7 +249,7 @@ def _forgotten_portions(s: Scenario, random: Random) -> None:
     """Has Redis forget portions of replays that go on: what was before them, their lease too, it has fsynced, as each
     portion takes seconds."""
     s.own_disk, s.retention, s.portion, s.replays = True, "24h", 2, 0.8
-    s.unconfirmed, s.memory.slow = 1, 2.0
+    s.unconfirmed, s.memory.slow = 1, 0.8
     s.rates = replace(s.rates, crash=0.0, power=0.0, pause=0.0, forget=0.0)
     s.aims = [Aim("replay_confirm", "resend", n, "forget") for n in random.sample(range(2, 12), 4)]
 

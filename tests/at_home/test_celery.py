@@ -20,7 +20,7 @@ __all__ = ["receiver"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 VERSION = os.environ.get("CONDUIT_TRIED_AIRFLOW", "3.3.2")
-THEIRS = (f"apache-airflow[celery,git,postgres]=={VERSION}",)
+THEIRS = (f"apache-airflow[celery,git,postgres]=={VERSION}", *os.environ.get("CONDUIT_TRIED_WITH", "").split())
 OURS = (f"apache-airflow=={VERSION}",)
 """What is installed first, and what is named together with our wheel, as the document says."""
 

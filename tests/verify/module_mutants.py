@@ -180,4 +180,15 @@ MODULES = [
         "resend",
         begin=44,
     ),
+    Mutant(
+        "end of a replay without a look at its portions",
+        "resend/replay.py",
+        {
+            "if not all(_whole(share, number, portion) for number, portion in enumerate(self.made.portions)):": (
+                "if False:"
+            )
+        },
+        "resend",
+        begin=490,
+    ),
 ]
