@@ -255,3 +255,13 @@ def scripts_of_one(broker: Broker, wanted: Rebuilt) -> list[str]:
         cut_off(patch, 10**6, names)
         apply(broker, wanted, replace=True)
     return names
+
+
+@pytest.mark.proves("X4")
+def test_a_key_whose_position_has_moved_meanwhile_stays_parked(feed: Feed) -> None:
+    """Given that a record of a key was parked, or settled, since the caller looked, then the key is not unparked."""
+    broker, token = feed.broker, feed.lease("x").token
+    broker.redis.hset(broker.keys.parked("x"), mapping={"moved": "2-1-0", "still": "1-0-0"})
+    broker.redrives.unpark("x", token, "moved", (1, 5, 0))
+    broker.redrives.unpark("x", token, "still", (1, 0, 0))
+    assert broker.redrives.parked("x") == {"moved": (2, 1, 0)}
