@@ -124,6 +124,13 @@ _VALUES: dict[Any, Callable[[Any], Any]] = {
 def encoded(record: Record) -> bytes:
     """Returns one of our records as the protocol's message, written by hand: most of it is bytes that we have. Raises
     RecordError if the protocol cannot hold it."""
+    try:
+        return _encoded(record)
+    except UnicodeEncodeError:
+        raise RecordError("one of its texts has half of a surrogate pair, which is no character") from None
+
+
+def _encoded(record: Record) -> bytes:
     before, after, key = record.before, record.after, record.key
     change = b"" if before is None else _field(_BEFORE, _data(before))
     if after is not None:
@@ -181,9 +188,11 @@ def _data(data: Data) -> bytes:
 
 def _object_of(value: Mapping[str, Any]) -> bytes:
     """Returns a google.protobuf.Struct: a map of values, each an entry of key and value."""
-    return b"".join(
-        [_field(_MEMBER, _member(name) + _field(_MEMBER_VALUE, _value_of(each, name))) for name, each in value.items()]
-    )
+    # No comprehensions: each is one more frame per level, and what is 200 levels deep must fit into the stack.
+    out = []
+    for name, each in value.items():
+        out.append(_field(_MEMBER, _member(name) + _field(_MEMBER_VALUE, _value_of(each, name))))
+    return b"".join(out)
 
 
 @lru_cache(maxsize=4_096)
@@ -211,7 +220,10 @@ def _value_of(value: Any, name: str) -> bytes:
     if isinstance(value, dict):
         return _field(b"\x2a", _object_of(value))
     if isinstance(value, list | tuple):
-        return _field(b"\x32", b"".join([_field(_MEMBER, _value_of(each, name)) for each in value]))
+        out = []
+        for each in value:
+            out.append(_field(_MEMBER, _value_of(each, name)))
+        return _field(b"\x32", b"".join(out))
     raise RecordError(f"'{name}' is {type(value).__name__}, which the connector protocol does not have")
 
 

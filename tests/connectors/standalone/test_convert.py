@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_tasks.connectors.standalone.convert import EXACT, _data, _object
+from conduit_tasks.connectors.standalone.convert import EXACT, _data, _object, encoded
 from conduit_tasks.connectors.standalone.messages import message
 from conduit_tasks.errors import RecordError
+from conduit_tasks.record import jsons
+from conduit_tasks.record.record import Record
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 values = st.recursive(
@@ -53,6 +55,34 @@ def test_long_and_deep_structures_are_read_as_they_were_written() -> None:
 def test_what_the_protocol_cannot_hold_is_refused_by_its_name(value: Any, says: str) -> None:
     with pytest.raises(RecordError, match=says):
         _data({"a": [{"n": value}]})
+
+
+def test_what_is_as_deep_as_json_may_be_is_written_wherever_it_is_called() -> None:
+    """As deep as JSON can be written, in a stack that is some hundred calls deep, as a Spark worker's is."""
+    deep: Any = 1
+    for _ in range(jsons.DEPTH - 2):
+        deep = {"a": deep}
+
+    def called(calls: int) -> bytes:
+        return called(calls - 1) if calls else _data({"deep": jsons.loads(jsons.dumps(deep))})
+
+    assert len(called(400)) > jsons.DEPTH
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(b"1", after={"n": "\ud800"}),
+        Record(b"1", after={"\ud800": 1}),
+        Record(b"1", after=b"", metadata={"n": "\ud800"}),
+        Record(b"1", after=b"", metadata={"\ud800": "n"}),
+    ],
+    ids=["a value", "a field", "metadata", "a name of metadata"],
+)
+def test_half_of_a_surrogate_pair_is_refused(record: Record) -> None:
+    """A processor of the destination may make one; no text of the protocol has it."""
+    with pytest.raises(RecordError, match="half of a surrogate pair"):
+        encoded(record)
 
 
 @pytest.mark.parametrize("value", [EXACT, -EXACT, 2 * EXACT, 10**22])
