@@ -31,8 +31,6 @@ def load_function(call: str, where: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(f"{where}: {module_name} cannot be imported from {home}: {error}") from error
-    except Exception as error:  # the module's own code may raise anything
-        raise ConfigError(f"{where}: importing {module_name} fails: {type(error).__name__}: {error}") from error
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):

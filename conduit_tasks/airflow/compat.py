@@ -1,4 +1,5 @@
-"""Names of Airflow's that Airflow 3.1 has elsewhere than 3.2 and newer: its exceptions and its timetables."""
+"""What differs between the versions of Airflow that are supported: where 3.1 has its exceptions and its timetables, and
+what 3.3 resumes."""
 
 from __future__ import annotations
 

@@ -73,12 +73,11 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
 
     called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
     for n, alert in enumerate(keys.alerts):
-        path = (*base, "alerts", n, "notifier")
+        path, arguments = (*base, "alerts", n, "notifier"), (*base, "alerts", n, "arguments")
         if not report.wrong(path):
-            check_with(load_notifier, alert.notifier, "E212", report, path)
-        if not report.wrong((*base, "alerts", n)):
-            path = (*base, "alerts", n, "arguments")
-            check_with(partial(_taken_by_notifier, alert.notifier), alert.arguments, "E212", report, path)
+            check_with(partial(_imported, load_notifier), alert.notifier, "E212", report, path)
+        if not (report.wrong(path) or report.wrong(arguments)):
+            check_with(partial(_taken_by_notifier, alert.notifier), alert.arguments, "E212", report, arguments)
     for n, connector in enumerate(keys.connectors):
         if connector.on_delivered is not None and connector.on_delivered.call is not None:
             called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
@@ -88,7 +87,18 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
                 check_with(_taken_by_airflow, connector.on_delivered.asset, "E217", report, path)
     for path, call in called:
         if not report.wrong(path):
-            check_with(partial(load_function, where=_key_of(path)), call, "E212", report, path)
+            check_with(partial(_imported, partial(load_function, where=_key_of(path))), call, "E212", report, path)
+
+
+def _imported(load: Callable[[str], Any], name: str) -> None:
+    """Raises ConfigError if it cannot be loaded. In a run an error of the module's own code may pass, and the task is
+    tried again; here it is told, whatever it is."""
+    try:
+        load(name)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"importing {name} fails: {type(error).__name__}: {error}") from error
 
 
 def _taken_by_notifier(notifier: str, arguments: Mapping[str, Any]) -> None:

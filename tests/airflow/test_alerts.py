@@ -202,7 +202,7 @@ def test_the_file_says_where_a_deadline_or_a_notifier_is_wrong(home: Path) -> No
     [
         ({"notifier": "pathlib.Path"}, "pathlib.Path is no BaseNotifier"),
         ({"notifier": "tests.airflow.nowhere.Pager"}, "No module named 'tests.airflow.nowhere'"),
-        ({"notifier": "include.broken.Pager"}, "importing include.broken fails: RuntimeError: on import"),
+        ({"notifier": "include.broken.Pager"}, "importing include.broken.Pager fails: RuntimeError: on import"),
         ({"notifier": WEBHOOK}, "Webhook does not take these arguments: missing a required argument: 'url'"),
         ({"notifier": WEBHOOK, "arguments": {"ur": "http://x"}}, "got an unexpected keyword argument 'ur'"),
         ({"notifier": WEBHOOK, "arguments": {"url": "ftp://x/token"}}, "the webhook's url is no address"),
@@ -217,6 +217,20 @@ def test_validate_finds_a_notifier_that_could_not_be_made(home: Path, alert: dic
     assert finding.code == "E212"
     assert says in finding.message
     assert "token" not in finding.message
+
+
+def test_all_that_is_wrong_with_an_alert_and_with_what_is_called_is_told_at_once(home: Path) -> None:
+    """Given a wrong rule beside wrong arguments, and a handler whose module ends the process."""
+    (home / "include" / "ends.py").write_text("import sys\nsys.exit('no such thing')")
+    (home / "include" / "torn.py").write_text("def handle(")
+    path = home / "include" / "pipelines" / "p.yaml"
+    handlers = "    handlers: [{on: acked, call: 'include.ends:f'}, {on: nacked, call: 'include.torn:f'}]"
+    alert = json.dumps({"notifier": WEBHOOK, "arguments": {"url": "ftp://x"}, "lag": "perhaps"})
+    path.write_text(PIPELINE.format(deadline="1s", alerts=f"    alerts: [{alert}]\n{handlers}"))
+    found = {f.message: f.code for f in load_file(path, plugins=True).errors}
+    assert sorted(found.values()) == ["E103", "E212", "E212", "E212"]
+    for said in ("SystemExit: no such thing", "SyntaxError: ", "the webhook's url"):
+        assert sum(said in message for message in found) == 1, said
 
 
 def test_a_notifier_that_needs_a_task_to_be_made_is_no_fault_of_the_file(home: Path) -> None:
