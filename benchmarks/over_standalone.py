@@ -20,7 +20,9 @@ from benchmarks.tables import Figure, Result
 from benchmarks.three import drive, stages
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.sources import source_connector
+from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.spool.spool import Spool
 
 SIZE = 100
 """Bytes of a record, the number before them apart."""
@@ -29,13 +31,11 @@ SIZE = 100
 def run(place: Place, count: int) -> Result:
     """`count` records through each, start-up apart."""
     place.archive()
-    settings = {"count": str(count), "size": str(SIZE), "conduit.first": "2s", "conduit.idle": "100ms"}
-    with home(place, {"id": "in", "type": "source", "plugin": "standalone:counter", "settings": settings}):
-        read = batches(count)
-    target = {"path": str(place.out("given"))}
-    there = {"id": "out", "type": "destination", "plugin": "standalone:counter", "settings": target}
+    counts = {"count": str(count), "size": str(SIZE), "conduit.first": "2s", "conduit.idle": "100ms"}
+    with home(place, "standalone:counter", counts, "log", {}):
+        read = batches(count, Spool(str(place.out("receipts"))))
     lines = {"path": str(texts(place, count)), "settle": "0s"}
-    with home(place, {"id": "in", "type": "source", "plugin": "file", "settings": lines}, there) as redis_pid:
+    with home(place, "file", lines, "standalone:counter", {"path": str(place.out("given"))}) as redis_pid:
         written = drive(place, redis_pid)
     if (held := count_of(place.out("given"), b"\n")) != count:
         raise SystemExit(f"the connector wrote {held} of {count} records")
@@ -64,10 +64,15 @@ def texts(place: Place, count: int) -> Path:
 
 
 @contextmanager
-def home(place: Place, *connectors: dict[str, Any]) -> Iterator[int]:
-    """A home with these connectors in its pipeline, and the program in its folder; gives the process of its Redis."""
-    rest = [] if len(connectors) > 1 else [{"id": "nowhere", "type": "destination", "plugin": "log"}]
-    place.pipeline(*connectors, *rest)
+def home(
+    place: Place, source: str, settings: dict[str, str], destination: str, target: dict[str, str]
+) -> Iterator[int]:
+    """A home with a pipeline from one plugin to another, and the connector's program; gives the process of its
+    Redis."""
+    place.pipeline(
+        {"id": "in", "type": "source", "plugin": source, "settings": settings},
+        {"id": "out", "type": "destination", "plugin": destination, "settings": target},
+    )
     folder = place.home / "connectors"
     folder.mkdir()
     shutil.copy2(program(), folder / "conduit-connector-counter")
@@ -76,27 +81,13 @@ def home(place: Place, *connectors: dict[str, Any]) -> Iterator[int]:
         yield redis_pid
 
 
-class Kept:
-    """Receipts, in memory."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, bytes] = {}
-
-    def put(self, content: bytes) -> str:
-        self._of[name := str(len(self._of))] = content
-        return name
-
-    def get(self, name: str) -> bytes:
-        return self._of[name]
-
-
-def batches(count: int) -> Cost:
+def batches(count: int, spool: Spool) -> Cost:
     """Reads the source of the pipeline to its end, as its node does; once a little of it, for what is imported then."""
     pipeline = get_pipeline(PIPELINE)
     cost = Cost()
     for most in (1_000, count):
         connector: Any = source_connector(pipeline, "in")
-        connector.receipts = Kept()
+        connector.receipts = Kept(spool, f"of-{most}")
         began, cpu = time.perf_counter(), time.process_time()
         found = sum(len(b) for b in connector.read(Slice("", "", None, None, hint=[most, 1 << 40], open=True)))
         cost = Cost(time.perf_counter() - began, time.process_time() - cpu)
