@@ -220,6 +220,7 @@ _TOGETHER = {
 _LONGEST = (
     *_TOGETHER,
     "tests/benchmarks/",
+    "tests/at_home/",
     "tests/verify/",
     "tests/spark/",
     "tests/faults/",

@@ -7,9 +7,10 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from cryptography.fernet import Fernet
@@ -20,6 +21,8 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.layout import Process
 from conduit_tasks.stack.ports import free_port
 from tests.conftest import SHARED, RedisServer
+from tests.stack.conftest import until
+from tests.stack.test_stack import kill
 
 WORKERS = ("one", "two")
 
@@ -34,6 +37,7 @@ class Airflow:
     redis: RedisServer
     environment: dict[str, str] = field(default_factory=dict)
     running: dict[str, Process] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
 
     @property
     def home(self) -> Path:
@@ -72,11 +76,28 @@ class Airflow:
         self._start(name, [*arguments, "--skip-serve-logs", "--pid", str(self.folder / f"{name}.pid")])
 
     def stop(self) -> None:
-        """Ends everything at once."""
+        """Ends everything at once, as much of it as was started."""
         for process in reversed(self.running.values()):
             processes.stop(process, timeout=0)
-        self.redis.kill()
+        if self.redis.process is not None:
+            self.redis.kill()
         self.postgres.remove()
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Waits. Raises AssertionError with the end of its log as soon as a part has ended that nobody has killed."""
+
+        def came() -> bool:
+            for name, process in self.running.items():
+                said = (self.folder / f"{name}.log").read_text()[-3_000:]
+                assert name in self.killed or processes.find(process), f"{name} has ended:\n{said}"
+            return bool(condition())
+
+        until(came)
+
+    def kill(self, worker: str) -> None:
+        """Kills a worker and all that it has started."""
+        self.killed.add(worker)
+        kill(self.family(worker))
 
     def conduit(self, *arguments: str, code: int | None = 0) -> str:
         """Runs our command in a worker's environment; returns all it said."""
