@@ -79,6 +79,7 @@ def about(pipeline: str, issue: Issue, *, again: bool) -> dict[str, Any]:
         "first": issue.first,
         "last": issue.last,
         "log": dict(issue.log) if issue.log else None,
+        "advice": issue.advice,
         "age": 0.0,
         "deadline": 0.0,
     }

@@ -56,6 +56,7 @@ def list_(
             if issue.log:
                 well = f"; it has succeeded since, at {issue.succeeded[:19]}" if issue.succeeded else ""
                 note(f"{issue.id}, {logged(issue.log)}: {issue.sample['error']}{well}")
+            note(f"{issue.id}: {issue.advice}")
         if any(issue.kind == "dead letters" for issue in shown):
             note(f"`conduit dead-letters list {pipeline} --issue ISSUE` lists its letters, `redrive` sends them again")
     if any(issue.state == "open" for issue in found):

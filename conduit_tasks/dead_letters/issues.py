@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
+from conduit_tasks.dead_letters.advice import advice
+
 if TYPE_CHECKING:
     from conduit_tasks.broker.issues import Decision
 
@@ -76,6 +78,11 @@ class Issue:
     opening: float = 0.0
     succeeded: str | None = None
     log: Mapping[str, Any] | None = None
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return advice(self.node, self.error_class, of_task=self.kind == "task")
 
 
 def issues(rows: Iterable[Mapping[str, Any]], decisions: Mapping[str, Decision], now: float) -> list[Issue]:
@@ -147,7 +154,7 @@ def as_json(issue: Issue) -> dict[str, Any]:
     """Returns an issue as JSON types, without the sample's record."""
     sample = {name: issue.sample.get(name) for name in SAMPLE} | {"at": issue.sample["at"].isoformat()}
     decision = issue.decision and dict(vars(issue.decision))
-    found = {**vars(issue), "sample": sample, "decision": decision}
+    found = {**vars(issue), "sample": sample, "decision": decision, "advice": issue.advice}
     del found["opening"]
     return found
 

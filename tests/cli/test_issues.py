@@ -48,6 +48,10 @@ def test_letters_whose_messages_differ_in_numbers_are_one_issue(place: Place) ->
     table = call("issues", "list", "p", code=1)
     assert "destinations.d" in table.stdout
     assert "--issue ISSUE" in table.stderr
+    # And each says what to do
+    assert refused["advice"].startswith("Correct the records by a processor of d, or the destination's settings")
+    assert f"{refused['id']}: {refused['advice']}" in " ".join(table.stderr.split())
+    assert "Correct the processor in the pipeline's file" in found["processors/bad"]["advice"]
 
 
 def test_what_is_decided_stays_until_it_is_seen_again_or_its_time_is_over(place: Place) -> None:

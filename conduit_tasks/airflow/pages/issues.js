@@ -62,6 +62,7 @@ export async function issues(r) {
         el("strong", {}, `${issue.node}: ${issue.error_class}`), ...seen(r, issue),
         el("span", { class: "dim" }, `first ${at(issue.first)}, last ${at(issue.last)} UTC`)),
       el("p", { class: "error" }, issue.sample.error),
+      el("p", { class: "advice" }, issue.advice),
       el("p", { class: "dim" }, [issue.succeeded ? `succeeded since, ${at(issue.succeeded)} UTC` : "",
         issue.affected ? `${plural(issue.affected, "key")}: ${issue.keys.join(", ")}${issue.affected > issue.keys.length ? " …" : ""}` : "",
         Object.entries(issue.days).map(([day, n]) => `${day}: ${count(n)}`).slice(-7).join(", "),

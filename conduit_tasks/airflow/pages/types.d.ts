@@ -92,7 +92,7 @@ interface Log { dag: string; run: string; task: string; map_index: number; try: 
 interface Issue {
   id: string; kind: "dead letters" | "task"; state: string; node: string; error_class: string; shape: string; count: number; first: string;
   last: string; succeeded: string | null; log: Log | null; sample: { error: string }; keys: string[]; affected: number;
-  days: Record<string, number>; decision: { state: string; by: string } | null;
+  days: Record<string, number>; decision: { state: string; by: string } | null; advice: string;
 }
 
 interface Peeked {
