@@ -3,7 +3,7 @@
 Everything runs in this process, without Spark: few events, because the cost of a destination and of a pipeline is asked
 for, not that of an event. Commands are those that clients sent (MONITOR); CPU is that of the Redis process. "Page" is
 what the page of a pipeline begins with, "tick" a look of its stream, and "curves" what its charts get now and then;
-"list" and "metrics" are of all pipelines.
+"list" and "metrics" are of all pipelines, with series of two busy weeks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from conduit_tasks.airflow.api import overview
 from conduit_tasks.airflow.api.live import event
 from conduit_tasks.airflow.api.series import drawn
 from conduit_tasks.broker.access import Access
-from conduit_tasks.broker.series import FINE
+from conduit_tasks.broker.keys import Keys
+from conduit_tasks.broker.series import COARSE, FINE
 from conduit_tasks.micro_batch import context
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import Context, opened
@@ -164,10 +165,31 @@ def crowd(place: Place, count: int) -> dict[str, Any]:
         with patch.object(context, "get_pipeline", found.__getitem__):
             one = cost(client, server, ids, lambda id: one_run(Timed(), found[id], "first"))
             nothing = cost(client, server, ids, idle)
+        held = sum(state(client).values())
+        fill(client, ids)
         rows = looks("list", lambda: overview.rows(pipelines))
         looks("metrics", lambda: overview.exposed(pipelines))
-        held = sum(state(client).values())
     return {"run": one, "idle": nothing, "bytes": held / count, "rows": len(rows), **looks.seconds}
+
+
+def fill(client: redis.Redis, ids: Sequence[str]) -> None:
+    """Gives each pipeline a series in which something happened in every bucket: what two weeks of a busy one leave."""
+    now = int(time.time())
+    fields: dict[Any, Any] = {"|now": json.dumps({"at": now // FINE.seconds, "r": 5, "m": 1})}
+    for width in (FINE, COARSE):
+        bucket = now // width.seconds
+        stretch = bucket // width.buckets
+        for n in range(stretch - width.stretches + 1, stretch + 1):
+            parts = range(width.buckets if n < stretch else bucket % width.buckets)
+            fields[f"|{width.seconds}|{n % width.stretches}"] = f"{n}" + "".join(f";{m}{BUCKET}" for m in parts)
+    batch = client.pipeline(transaction=False)
+    for id in ids:
+        batch.hset(Keys(id).series(""), mapping=fields)
+    batch.execute()
+
+
+BUCKET = "r1234m1b345678f12x1"
+"""Figures of a bucket, as text: records read, micro-batches, bytes, filtered, nacked."""
 
 
 def run(place: Place, events: int, destinations: Sequence[int], pipelines: Sequence[int]) -> Result:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import NoScriptError
 
-from conduit_tasks.broker import scripts
+from conduit_tasks.broker import backlogs, scripts
 from conduit_tasks.broker.access import seconds, stored_error
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.lifecycle import nodes_of
-from conduit_tasks.broker.series import FINE, Buckets, buckets, command
+from conduit_tasks.broker.series import COARSE, reads
 from conduit_tasks.broker.state import Status, StoredError
 from conduit_tasks.redis_client.connection import Client, reaching
 from conduit_tasks.redis_client.portions import portions
@@ -20,14 +20,18 @@ from conduit_tasks.redis_client.portions import portions
 if TYPE_CHECKING:
     from conduit_tasks.topology import Pipeline
 
+BARS = 24
+"""Buckets of five minutes that `Glance.recent` has."""
+
 
 @dataclass(frozen=True)
 class Seen:
-    """A destination. `behind`: sealed micro-batches that it has not confirmed; `waits_since`: time at which the oldest
-    of them was planned, None if there is none."""
+    """A destination. `behind`: sealed micro-batches that it has not confirmed whole; `records`: in them, None if an
+    earlier version has sealed them; `waits_since`: time at which the oldest was planned, None if there is none."""
 
     id: str
     behind: int
+    records: int | None
     status: str
     confirmed_at: float | None
     dead: int
@@ -36,15 +40,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Glance:
-    """A pipeline. `error`: the first one; `dead`: letters before the fan-out; `sealed`: its series of the last two
-    hours; `at`: the time by the server's clock."""
+    """A pipeline. `error`: the first one; `dead`: letters before the fan-out; `sealed`: micro-batches; `recent`:
+    records read in each five minutes of the last two hours; `at`: the time by the server's clock."""
 
     status: Status
     error: StoredError | None
     sealed: int
     dead: int
     destinations: tuple[Seen, ...]
-    series: Buckets
+    recent: list[int]
     at: float
 
 
@@ -58,20 +62,23 @@ def glances(redis: Client, pipelines: Sequence[Pipeline]) -> list[Glance]:
 
 def _glances(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Glance]:
     found = _run(redis, [_call(p) for p in pipelines])
-    waiting: dict[tuple[int, int], str] = {}
+    wanted: dict[tuple[int, int], str] = {}
     for n, (pipeline, (_, *said)) in enumerate(zip(pipelines, found)):
         sealed = int(said[3])
-        for i in range(len(pipeline.destinations)):
-            if (cursor := int(said[5 + 4 * i])) < sealed:
-                waiting[n, i] = Keys(pipeline.id).micro_batch(cursor + 1)
+        cursors = {int(said[5 + 4 * i]) for i in range(len(pipeline.destinations))}
+        if min(cursors, default=sealed) < sealed:
+            wanted |= {(n, m): Keys(pipeline.id).micro_batch(m) for m in backlogs.fronts(list(cursors), sealed)}
     batch: Any = redis.pipeline(transaction=False)
-    for key in waiting.values():
-        batch.execute_command("HGET", key, "opened_at")
+    for key in wanted.values():
+        batch.execute_command("HMGET", key, *backlogs.FIELDS, "opened_at")
     with reaching(redis):
         now = cast(Any, redis.time())
-        since = dict(zip(waiting, batch.execute())) if waiting else {}
-    for n, (pipeline, (_, *said)) in enumerate(zip(pipelines, found)):
-        yield _glance(pipeline, said, {i: since.get((n, i)) for i in range(len(pipeline.destinations))}, now)
+        answers = batch.execute() if wanted else []
+    fronts: list[dict[int, Sequence[str | None]]] = [{} for _ in pipelines]
+    for (n, m), answer in zip(wanted, answers):
+        fronts[n][m] = answer
+    for pipeline, (_, *said), known in zip(pipelines, found, fronts):
+        yield _glance(pipeline, said, known, now)
 
 
 def _call(pipeline: Pipeline) -> list[Any]:
@@ -80,8 +87,7 @@ def _call(pipeline: Pipeline) -> list[Any]:
     each = [key for id in ids for key in (keys.destination(id), keys.dead(id))]
     each += [keys.lease(node) for node in nodes_of(sources, ids)]
     names = {"pipeline": keys.pipeline, "series": keys.series(""), "dead": keys.dead(""), "each": each}
-    fields = command("", "", FINE)[2:]
-    count, words = scripts.GLANCE.words(names, {"destinations": len(ids), "fields": fields})
+    count, words = scripts.GLANCE.words(names, {"destinations": len(ids)})
     return [count, *words]
 
 
@@ -101,20 +107,29 @@ def _run(redis: Client, calls: Sequence[Sequence[Any]]) -> list[list[Any]]:
     raise AssertionError("EVAL brings the script along")
 
 
-def _glance(pipeline: Pipeline, said: Sequence[Any], since: dict[int, str | None], now: Sequence[Any]) -> Glance:
+def _glance(
+    pipeline: Pipeline, said: Sequence[Any], known: dict[int, Sequence[str | None]], now: Sequence[Any]
+) -> Glance:
     status, error, error_at, sealed, dead, *rest = said
     destinations = []
     for i, d in enumerate(pipeline.destinations):
         cursor, its_status, confirmed_at, its_dead = rest[4 * i : 4 * i + 4]
+        behind = int(sealed) - int(cursor)
+        backlog = backlogs.pending(known, int(cursor), int(sealed))
+        since = known[int(cursor) + 1][-1] if behind > 0 else None
+        records = None if backlog is None else backlog.records
         destinations.append(
-            Seen(d.id, int(sealed) - int(cursor), its_status, seconds(confirmed_at), int(its_dead), seconds(since[i]))
+            Seen(d.id, behind, records, its_status, seconds(confirmed_at), int(its_dead), seconds(since))
         )
+    at = float(now[0]) + float(now[1]) / 1e6
+    step = COARSE.seconds
+    last = int(at) // step * step
     return Glance(
         status=cast(Status, status),
         error=stored_error(error or None, error_at or None),
         sealed=int(sealed),
         dead=int(dead),
         destinations=tuple(destinations),
-        series=buckets(rest[4 * len(destinations) :], FINE),
-        at=float(now[0]) + float(now[1]) / 1e6,
+        recent=reads(rest[4 * len(destinations) :], range(last - (BARS - 1) * step, last + step, step)),
+        at=at,
     )

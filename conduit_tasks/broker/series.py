@@ -112,6 +112,26 @@ def buckets(texts: Iterable[str | None], width: Width) -> Buckets:
 
 
 _FIGURE = re.compile(r"([A-Za-z])(\d+)")
+_READ = re.compile(rf";(\d+)[^;{LETTERS['read']}]*{LETTERS['read']}(\d+)")
+
+
+def reads(texts: Sequence[str | None], times: Sequence[int]) -> list[int]:
+    """Returns the records read in each wide bucket, by the bucket of now and stretches of wide buckets. `times`: starts
+    of buckets, each `COARSE.seconds` after the one before. For a list of a thousand: no other figure is looked at."""
+    step, first, out = COARSE.seconds, times[0], [0] * len(times)
+    now, *stretches = texts
+    for text in stretches:
+        if not text:
+            continue
+        begins = int(text[: text.index(";")]) * COARSE.buckets - first // step
+        for bucket, n in _READ.findall(text):
+            if 0 <= (at := begins + int(bucket)) < len(out):
+                out[at] += int(n)
+    if now:
+        sums = orjson.loads(now)
+        if 0 <= (at := (int(sums["at"]) * FINE.seconds - first) // step) < len(out):
+            out[at] += int(sums.get(LETTERS["read"], 0))
+    return out
 
 
 def sampled(counts: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, int]:

@@ -48,7 +48,8 @@ def test_a_lag_that_grows_shows_with_the_age_of_its_oldest_record(api: Any, deli
     assert found["web"]["lag"][0] == 0, "nothing was there two hours ago"
     assert found["web"]["age"][-1] in (0, 10, 20, 30, 40, 50, 60)
     (row,) = api.get("/v1/pipelines").json()["items"]
-    assert (row["behind"], row["stopped"], row["age"] > 0) == (1, ["web"], True)
+    assert (row["behind"], row["waiting"], row["stopped"], row["age"] > 0) == (1, 5, ["web"], True)
+    assert row["slowest"] == {"id": "web", "age": row["age"], "deadline": None}
     assert sum(row["recent"]) == 15
     assert len(row["recent"]) == 24
 
@@ -87,3 +88,29 @@ def test_a_status_at_a_glance_is_the_status_of_the_pipeline(
         assert row[name] == whole[name]
     assert row["dead"] == sum(d["dead"] for d in whole["destinations"]) == 1
     assert row["since"] == max(d["confirmed_at"] for d in whole["destinations"])
+
+
+def test_a_lag_that_an_alert_watches_makes_a_destination_late(
+    api: Any, delivered: None, home: Path, airflow: Airflow
+) -> None:
+    from tests.faults.parts import events
+    from tests.micro_batch import harness
+
+    # Given a destination that lags, in a pipeline whose destinations have no deadline
+    broker_of("p").lifecycle.halt_destination("web")
+    events(home / "data", 15)
+    harness.run_once("p", "third")
+    (row,) = api.get("/v1/pipelines").json()["items"]
+    assert (row["late"], row["deadline"]) == ([], None)
+    # When an alert has a rule about lag
+    text = next(iter((home / "include" / "pipelines").glob("p.yaml"))).read_text()
+    rules = "    alerts:\n" + "".join(
+        f"      - {{notifier: tests.airflow.late_notifier.ToFile, arguments: {{path: x}}, lag: {lag}}}\n"
+        for lag in ("1h", "0.01s")
+    )
+    write_pipeline(home, "p", text.replace("    connectors:\n", f"{rules}    connectors:\n", 1))
+    time.sleep(0.02)
+    # Then it is late by the shortest
+    (row,) = api.get("/v1/pipelines", params={"sort": "attention"}).json()["items"]
+    assert (row["late"], row["deadline"], row["attention"]) == (["web"], 0.01, 4)
+    assert row["slowest"] == {"id": "web", "age": row["age"], "deadline": 0.01}

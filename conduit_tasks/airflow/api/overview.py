@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.airflow.api.holders import task_of
 from conduit_tasks.broker.looks import look
-from conduit_tasks.metrics.curves import sums
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.forgotten import lost
 from conduit_tasks.operate.status import describe, described
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import Node, Pipeline
+from conduit_tasks.topology import Destination, Node, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.access import Access
@@ -63,8 +63,9 @@ def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
 
 def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
     ages = {d.id: max(0.0, seen.at - d.waits_since) for d in seen.destinations if d.waits_since is not None}
-    deadlines = {d.id: d.deadline for d in pipeline.destinations if d.deadline is not None}
-    late = [id for id, age in ages.items() if age > deadlines.get(id, float("inf"))]
+    deadlines = {d.id: _deadline(pipeline, d) for d in pipeline.destinations}
+    late = [id for id, age in ages.items() if age > deadlines[id]]
+    slowest = max(ages, key=lambda id: (ages[id] / deadlines[id], ages[id]), default=None)
     stopped = [d.id for d in seen.destinations if d.status == "stopped"]
     dead = seen.dead + sum(d.dead for d in seen.destinations)
     confirmed = [d.confirmed_at for d in seen.destinations if d.confirmed_at is not None]
@@ -80,15 +81,27 @@ def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
         "destinations": [d.id for d in pipeline.destinations],
         "sealed": seen.sealed,
         "behind": max((d.behind for d in seen.destinations), default=0),
+        "waiting": max((d.records or 0 for d in seen.destinations), default=0),
         "age": round(max(ages.values(), default=0.0), 3),
-        "deadline": min(deadlines.values(), default=None),
+        "deadline": _finite(min(deadlines.values(), default=inf)),
+        "slowest": slowest and {"id": slowest, "age": round(ages[slowest], 3), "deadline": _finite(deadlines[slowest])},
         "late": late,
         "stopped": stopped,
         "dead": dead,
         "since": since,
         "attention": _attention(seen, late=bool(late), stopped=bool(stopped), dead=bool(dead)),
-        "recent": _recent(seen),
+        "recent": seen.recent,
     }
+
+
+def _deadline(pipeline: Pipeline, destination: Destination) -> float:
+    """Returns the age in seconds at which a destination is late: by its `deadline`, or the `lag` of an alert."""
+    rules = [alert["lag"] for alert in pipeline.alerts if alert.get("lag") is not None]
+    return min([*rules, *([] if destination.deadline is None else [destination.deadline])], default=inf)
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == inf else seconds
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -110,13 +123,6 @@ def _attention(seen: Glance, *, late: bool, stopped: bool, dead: bool) -> int:
     if seen.status == "recovering":
         return 3
     return 2 if dead else 1 if seen.status != "running" else 0
-
-
-def _recent(seen: Glance) -> list[int]:
-    step = 300
-    last = int(seen.at) // step * step
-    times = list(range(last - 23 * step, last + step, step))
-    return [figures.get("read", 0) for figures in sums(seen.series, times, step)]
 
 
 def details(pipeline: Pipeline) -> dict[str, Any]:

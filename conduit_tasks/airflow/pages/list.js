@@ -30,7 +30,15 @@ function needs(p) {
   const said = [];
   if (p.late.length) said.push(`late: ${p.late.join(", ")}`);
   if (p.stopped.length) said.push(`stopped: ${p.stopped.join(", ")}`);
+  if (p.dead) said.push(plural(p.dead, "dead letter"));
   return { error: said.join("; ") };
+}
+
+// The destination nearest to its deadline, or the slowest one: how long its oldest record waits, and the deadline.
+/** @param {Listed} p @returns {Child[]} */
+function oldest(p) {
+  const of = p.slowest, deadline = of ? of.deadline : p.deadline;
+  return [of ? el("span", { title: of.id }, age(of.age)) : "–", deadline === null ? "–" : age(deadline)];
 }
 
 /** @param {Summary} summary */
@@ -54,10 +62,10 @@ export async function list(r) {
     summary ? overall(summary) : null,
     filters(r, [["q", "Id"], ["status", "Status", ["running", "recovering", "degraded", "stopping", "stopped"]],
       ["attention", "Needs somebody", ["yes"]], ["sort", "Sorted by", SORTS]]),
-    table(["Pipeline", "Status", "Since (UTC)", "Last two hours", "#Behind", "#Oldest", "#Deadline", "#Dead", "What is wrong"],
+    table(["Pipeline", "Status", "Since (UTC)", "Last two hours", "#Records waiting", "#Oldest", "#Deadline", "#Dead", "What is wrong"],
       found.items.map((p) => [
-        el("a", { href: address([p.id]), id: `p-${p.id}` }, p.id), badge(p.status), when(p.since), sparkline(p.recent), count(p.behind),
-        p.age ? age(p.age) : "–", p.deadline === null ? "–" : age(p.deadline),
+        el("a", { href: address([p.id]), id: `p-${p.id}` }, p.id), badge(p.status), when(p.since), sparkline(p.recent), count(p.waiting),
+        ...oldest(p),
         p.dead ? el("a", { href: address([p.id, "dead-letters"]) }, count(p.dead)) : "0", needs(p),
       ]), "No pipeline here, or none that you may see. A file with errors shows in `conduit validate`."),
     pager(found, r),

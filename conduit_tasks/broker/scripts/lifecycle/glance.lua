@@ -5,8 +5,8 @@
 -- @key dead      hash  dead letters before the fan-out
 -- @key each      hash*4000  delivery and dead letters of each destination, then the leases of the nodes
 -- @arg destinations int  how many
--- @arg fields    text*100  of the series
--- @returns ok STATUS ERROR ERROR_AT SEALED DEAD, per destination CURSOR STATUS CONFIRMED_AT DEAD, then the fields
+-- @returns ok STATUS ERROR ERROR_AT SEALED DEAD, per destination CURSOR STATUS CONFIRMED_AT DEAD, then of the series the bucket
+-- of now, and the two stretches of wide buckets that hold the last hours
 
 local p = redis.call('HMGET', K.pipeline, 'status', 'error', 'error_at', 'sealed')
 local status, err, at = p[1] or 'running', p[2] or '', p[3] or ''
@@ -27,5 +27,9 @@ for i = 1, count do
   out[#out + 1] = d[3] or ''
   out[#out + 1] = redis.call('HLEN', K.each[2 * i])
 end
-for _, name in ipairs(A.fields) do out[#out + 1] = redis.call('HGET', K.series, name) or '' end
+local wide = WIDTHS[2]
+local stretch = math.floor(now_us() / 1000000 / wide[1] / wide[2])
+local names = {'|now'}
+for back = 1, 0, -1 do names[#names + 1] = '|' .. wide[1] .. '|' .. (stretch - back) % wide[3] end
+for _, field in ipairs(redis.call('HMGET', K.series, unpack(names))) do out[#out + 1] = field or '' end
 return out
