@@ -139,7 +139,7 @@ def test_two_hours_of_fine_buckets_and_fourteen_days_of_coarse_ones_are_kept_and
 
 
 def test_a_series_without_a_pause_takes_no_more_than_is_told(broker: Broker, sample: Script) -> None:
-    """docs/operations.md has the figure."""
+    """docs/scale.md has the figure."""
     figures = {"d": 12_345, "p": 12_345, "b": 1_234_567, "t": 12, "C": 9_000, "D": 3_345}
     add(broker, sample, range(NOW, NOW + 14 * DAY, 300), figures)
     add(broker, sample, range(NOW + 14 * DAY, NOW + 14 * DAY + 7_200, 10), figures)
