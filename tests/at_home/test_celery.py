@@ -12,6 +12,7 @@ import pytest
 from benchmarks.postgres_server import PostgresServer
 from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
+from tests.spark.conftest import standing
 from tests.stack.conftest import PATIENCE, Receiver, receiver
 from tests.wheels import build, environment, install, versions
 
@@ -46,13 +47,15 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     after = versions(programs)
     assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
     (folder / "redis").mkdir()
-    found = Airflow(programs, folder, PostgresServer(), RedisServer(folder / "redis"))
-    try:
-        found.prepare()
-        found.start()
-        yield found
-    finally:
-        found.stop()
+    [spark] = (programs.parent / "lib").glob("python3.*/site-packages/pyspark")
+    with standing(folder, {**os.environ, "PYSPARK_PYTHON": str(programs / "python")}, spark) as cluster:
+        found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
+        try:
+            found.prepare()
+            found.start()
+            yield found
+        finally:
+            found.stop()
 
 
 @pytest.mark.proves("C10", "T1", "T4", "I4")
@@ -63,7 +66,7 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     with airflow.api() as api:
         airflow.until(lambda: api.health().get("dag_processor", {}).get("status") == "healthy")
         airflow.until(lambda: api.dag("at-home"))
-    airflow.conduit("doctor")
+    airflow.conduit("doctor", "--executors")
     # And a run by Celery that stays in the middle of a delivery
     receiver.stop_at = 101
     lines = "".join(f'{{"n": {n}}}\n' for n in range(1, 401))
@@ -85,6 +88,9 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     assert receiver.got[:sent] == list(range(1, 102))
     assert receiver.got[sent:] == list(range(101, 401))
     assert (airflow.home / "out" / "kept.jsonl").read_text() == lines
+    # And the executors were the cluster's: each node's, and the second attempt's
+    registered = (airflow.folder / "master.log").read_text().count("Registering app ")
+    assert registered >= len(("doctor", "lines", "out", "out again", "kept"))
     # And the command and the pages know of it
     assert delivered(airflow) == 400
     url = airflow.environment["CONDUIT_AIRFLOW_URL"]

@@ -7,7 +7,8 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,37 +35,35 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A master and two workers with a core each, as the compose stack has them."""
+@contextmanager
+def standing(folder: Path, environment: Mapping[str, str], spark: Path) -> Iterator[Cluster]:
+    """Starts a master and two workers with a core each, as the compose stack has them. `folder`: for logs and work;
+    `spark`: home of the Spark; `environment`: names the Python of executors."""
     port, processes = free_port(), []
-    home = cds.spark_home()
     options, ours = quick_options()
     environment = {
-        **os.environ,
+        **environment,
         **ours,
         "SPARK_DAEMON_JAVA_OPTS": shlex.join(options),
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
     }
 
     def start(name: str, *arguments: str) -> None:
-        with (tmp_path / f"{name}.log").open("wb") as log:
-            command = [str(home / "bin" / "spark-class"), *arguments]
+        with (folder / f"{name}.log").open("wb") as log:
+            command = [str(spark / "bin" / "spark-class"), *arguments]
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
     master = f"spark://127.0.0.1:{port}"
-    log = tmp_path / "master.log"
+    log = folder / "master.log"
     try:
         start(
             "master", "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", "0"
         )
         until(lambda: _listens(port), "the master to listen")
         for number in (1, 2):
-            folder = ("-d", str(tmp_path / f"worker-{number}-work"), "--webui-port", "0")
-            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *folder, master)
+            work = ("-d", str(folder / f"worker-{number}-work"), "--webui-port", "0")
+            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *work, master)
         until(lambda: log.read_text().count("Registering worker") == 2, "both workers to register")
         yield Cluster(master, processes[1:])
     finally:
@@ -72,3 +71,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             process.terminate()
         for process in processes:
             process.wait(240)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose executors have what this process has."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    with standing(tmp_path, environment, cds.spark_home()) as found:
+        yield found
