@@ -14,8 +14,9 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The node that others wait for. `node`: "" = the whole pipeline; `rule`: name of the rule that found it; `why`: a
-    sentence without figures, so that it changes only if the reason does; `waiting`: the nodes that wait for it."""
+    """The node that others wait for. `node`: one with a place in the drawing (`seal` is the spool), "" = the whole
+    pipeline; `rule`: name of the rule that found it; `why`: a sentence without figures, so that it changes only if the
+    reason does; `waiting`: the nodes that wait for it."""
 
     node: str
     rule: str
@@ -53,7 +54,7 @@ _FAILING = "its last attempts failed; it is tried again after a pause"
 
 def _stands_still(found: Found) -> Bottleneck | None:
     if found["status"] == "degraded":
-        node = found["error"]["node"] if found["error"] else ""
+        node = _own(found, found["error"]["node"]) if found["error"] else ""
         return Bottleneck(node, "degraded", "the pipeline is degraded, by its first error", _others(found, node))
     if found["status"] == "stopped":
         return Bottleneck("", "stopped", "somebody stopped the pipeline", _others(found))
@@ -81,8 +82,8 @@ def _trouble(d: Found, failing: set[str]) -> tuple[str, str] | None:
 def _fails(found: Found) -> Bottleneck | None:
     destinations = {_node(d) for d in found["destinations"]}
     for node in (Node(each["node"]) for each in found["recovering"] if each["node"] not in destinations):
-        own = Node.source(node.id) if node.kind == "plan" else node
-        return Bottleneck(str(own), "failing", _FAILING, _others(found, own))
+        own = _own(found, node)
+        return Bottleneck(own, "failing", _FAILING, _others(found, own))
     return None
 
 
@@ -136,6 +137,15 @@ def _behind(found: Found) -> list[Found]:
 def _held(found: Found) -> tuple[str, ...]:
     """Returns the sources, if the lag budget holds them."""
     return tuple(str(Node.source(s["id"])) for s in found["sources"]) if found["held"] else ()
+
+
+def _own(found: Found, node: str) -> str:
+    """Returns the node of the drawing to which this one belongs: a processor to its node, asking and acks to their
+    source; "" where it is none of this pipeline, as a handler's."""
+    own = Node(node).whole
+    if own.kind in {"plan", "acks"}:
+        own = Node.source(own.id)
+    return str(own) if own in {"seal", *_others(found)} else ""
 
 
 def _others(found: Found, node: str = "") -> tuple[str, ...]:

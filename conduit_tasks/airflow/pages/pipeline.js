@@ -45,9 +45,10 @@ function state() {
   const show = (/** @type {Shown} */ p) => {
     const b = p.bottleneck, waiting = b ? b.waiting : [], n = waiting.length;
     const who = n ? ` ${n > 3 ? plural(n, "node") : waiting.join(", ")} ${n === 1 ? "waits" : "wait"} for it.` : "";
-    put(before, b ? "Bottleneck: " : "Nobody waits for anybody.");
-    put(name, b ? b.node || p.pipeline : "");
-    name.hidden = !b;
+    // The pipeline as a whole has no place in the drawing that a link could go to.
+    put(before, b ? `Bottleneck: ${b.node ? "" : p.pipeline}` : "Nobody waits for anybody.");
+    put(name, b?.node ?? "");
+    name.hidden = !b?.node;
     put(after, b ? `: ${b.why}.${who}` : "");
     const errors = [p.lost, p.error && `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`,
       ...p.destinations.map(({ id, breaker }) => (breaker?.opened ? `${id} waits: its breaker is open since ${when(breaker.since)} ` +

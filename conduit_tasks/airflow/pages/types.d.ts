@@ -45,10 +45,10 @@ type Held = { dag_id: string; run_id: string; task_id: string | null } | { dag_i
 /** How much of a stage is done; of an open micro-batch nobody knows what is to be delivered. */
 interface Done { done: number; of: number }
 interface Front {
-  number: number; state: "open" | "sealed" | "done"; records: number | null; after: number; read: Done; processed: Done | null; sealed: Done;
+  number: number; state: "open" | "sealed" | "done"; records: number | null; after: number; failed: "read" | "processed" | "sealed" | null; read: Done; processed: Done | null; sealed: Done;
   delivered: Record<string, Done | { done: number | null; of: null }>; acked: Done;
 }
-interface Bottleneck { node: string; why: string; waiting: string[] }
+interface Bottleneck { node: string; rule: string; why: string; waiting: string[] }
 interface Shown {
   at: number; pipeline: string; dag_id: string; status: string; description: string; lost: string | null; error: StoredError | null;
   isolate: boolean; recovering: { node: string; failures: number }[]; sealed: number; held: boolean; holders: Record<string, Held | undefined>;
