@@ -37,7 +37,8 @@ def bottleneck(found: Found) -> Bottleneck | None:
 
     1. `degraded`, `stopped`: the pipeline is. All of it waits for somebody to start it.
     2. A destination that is behind and cannot deliver, of several the one whose open micro-batch is the oldest:
-       `stopped`, `breaker` (open), `failing` (tried again after a pause), `down` (its task has ended with work left).
+       `stopped`, `breaker` (open), `failing` (tried again after a pause), `down` (it does not answer, or its task has
+       ended with work left).
     3. `failing`: another node whose last attempts failed.
     4. The lag budget is used up, so that nothing more is read: the destination whose open micro-batch is the oldest, of
        several the one with the most records left (`delivering`; `idle` if no task works on it).
@@ -74,8 +75,10 @@ def _trouble(d: Found, failing: set[str]) -> tuple[str, str] | None:
         return "breaker", "its breaker is open: nothing is sent until one record was tried"
     if _node(d) in failing:
         return "failing", _FAILING
+    if d["outage"]:
+        return "down", "it does not answer; it is tried again"
     if d["work"] == "waits":
-        return "down", "its task has ended with work left (it is down, or was not chosen); a later run tries it again"
+        return "down", "its task has ended with work left (it was not chosen, or could not go on); a later run does it"
     return None
 
 

@@ -147,6 +147,9 @@ def named(pipeline: Pipeline, found: dict[str, Any]) -> dict[str, Any]:
         node = Node.destination(about["id"])
         about["lease_for"] = round(held[node]["left"], 3) if node in held else 0.0
         about["task_id"] = task_id(node)
+        if outage := about["outage"]:
+            told = {name: value for name, value in outage.items() if name != "owner"}
+            about["outage"] = {**told, **task_of(pipeline.id, node, outage["owner"])}
     for about in found["sources"]:
         about["task_id"] = task_id(Node.source(about["id"]))
     return {

@@ -32,9 +32,10 @@ export function stateOf(node, p) {
   if (d?.status === "stopped") return ["stopped", true];
   if (d?.breaker?.opened) return ["breaker open", true];
   if (failing) return [`failed ${plural(failing.failures, "time")}`, true];
+  if (d?.outage) return ["does not answer", true];
   if (p.bottleneck?.node === node && p.bottleneck.rule === "degraded") return ["stopped the pipeline", true];
   if (p.bottleneck?.waiting.includes(node)) return [`waits for ${p.bottleneck.node || "a start"}`, false];
-  if (d?.work === "waits") return ["down, or left out", true];
+  if (d?.work === "waits") return ["left out, or ended", true];
   const about = d || p.sources.find((each) => `sources.${each.id}` === node) || (node === "processors" ? p.processors : null);
   return [about?.work === "at work" ? "at work" : "no task", false];
 }

@@ -38,10 +38,14 @@ interface ShownSource {
 }
 interface ShownDestination {
   id: string; status: string; cursor: number; lag: { records: number; bytes: number; age: number }; delivered: number; retried: number;
-  done: number; work: Work; dead: number; parked_keys: number; breaker: Breaker | null; task_id: string;
+  done: number; work: Work; dead: number; parked_keys: number; breaker: Breaker | null;
+  outage: Outage | null; task_id: string;
 }
 /** The task that holds a lease, as far as its owner tells it, and the user may see its DAG. */
-type Held = { dag_id: string; run_id: string; task_id: string | null } | { dag_id: null; run_id: null; task_id: null };
+interface NamedTask { dag_id: string; run_id: string; task_id: string | null }
+type Held = NamedTask | { dag_id: null; run_id: null; task_id: null };
+/** Why a destination does not take what it is sent, and who met that last. */
+type Outage = Held & { error: string; since: number; at: number };
 /** How much of a stage is done; of an open micro-batch nobody knows what is to be delivered. */
 interface Done { done: number; of: number }
 interface Front {
