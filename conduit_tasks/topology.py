@@ -34,6 +34,11 @@ class Node(str):
         return cls(f"acks.{source}")
 
     @property
+    def whole(self) -> Node:
+        """The node itself, where this names a processor of it, as errors do (`processors/<id>`)."""
+        return Node(self.partition("/")[0])
+
+    @property
     def kind(self) -> str:
         """`sources`, `processors`, `destinations`, `acks`."""
         return self.partition(".")[0]

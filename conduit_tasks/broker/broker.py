@@ -18,6 +18,7 @@ from conduit_tasks.broker.issues import Issues
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.micro_batches import MicroBatches
+from conduit_tasks.broker.outages import Outages
 from conduit_tasks.broker.positions import Positions
 from conduit_tasks.broker.redeliveries import Redeliveries
 from conduit_tasks.broker.redrive import Redrives
@@ -66,6 +67,8 @@ class Broker:
         """Cursors, confirms, votes."""
         self.breakers = Breakers(access)
         """Failures of destinations in a row, and until when nothing is sent to them."""
+        self.outages = Outages(access)
+        """Why destinations do not take what they are sent."""
         self.shards = Shards(access, self.dead_letters)
         """Divided micro-batches: one destination, several tasks."""
         self.redeliveries = Redeliveries(access)

@@ -12,6 +12,7 @@ from conduit_tasks.broker import backlogs, scripts
 from conduit_tasks.broker.access import seconds, stored_error
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.lifecycle import nodes_of
+from conduit_tasks.broker.outages import outage_of
 from conduit_tasks.broker.series import COARSE, reads
 from conduit_tasks.broker.state import Status, StoredError
 from conduit_tasks.redis_client.connection import Client, reaching
@@ -27,7 +28,8 @@ BARS = 24
 @dataclass(frozen=True)
 class Seen:
     """A destination. `behind`: sealed micro-batches that it has not confirmed whole; `records`: in them, None if an
-    earlier version has sealed them; `waits_since`: time at which the oldest was planned, None if there is none."""
+    earlier version has sealed them; `waits_since`: time at which the oldest was planned, None if there is none; `down`:
+    it does not answer."""
 
     id: str
     behind: int
@@ -36,6 +38,7 @@ class Seen:
     confirmed_at: float | None
     dead: int
     waits_since: float | None = None
+    down: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def _glances(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Glance]:
     wanted: dict[tuple[int, int], str] = {}
     for n, (pipeline, (_, *said)) in enumerate(zip(pipelines, found)):
         sealed = int(said[3])
-        cursors = {int(said[5 + 4 * i]) for i in range(len(pipeline.destinations))}
+        cursors = {int(said[5 + 5 * i]) for i in range(len(pipeline.destinations))}
         if min(cursors, default=sealed) < sealed:
             wanted |= {(n, m): Keys(pipeline.id).micro_batch(m) for m in backlogs.fronts(list(cursors), sealed)}
     batch: Any = redis.pipeline(transaction=False)
@@ -113,13 +116,22 @@ def _glance(
     status, error, error_at, sealed, dead, *rest = said
     destinations = []
     for i, d in enumerate(pipeline.destinations):
-        cursor, its_status, confirmed_at, its_dead = rest[4 * i : 4 * i + 4]
+        cursor, its_status, confirmed_at, its_dead, outage = rest[5 * i : 5 * i + 5]
         behind = int(sealed) - int(cursor)
         backlog = backlogs.pending(known, int(cursor), int(sealed))
         since = known[int(cursor) + 1][-1] if behind > 0 else None
         records = None if backlog is None else backlog.records
         destinations.append(
-            Seen(d.id, behind, records, its_status, seconds(confirmed_at), int(its_dead), seconds(since))
+            Seen(
+                d.id,
+                behind,
+                records,
+                its_status,
+                seconds(confirmed_at),
+                int(its_dead),
+                seconds(since),
+                down=behind > 0 and outage_of({"outage": outage, "confirmed_at": confirmed_at}) is not None,
+            )
         )
     at = float(now[0]) + float(now[1]) / 1e6
     step = COARSE.seconds
@@ -130,6 +142,6 @@ def _glance(
         sealed=int(sealed),
         dead=int(dead),
         destinations=tuple(destinations),
-        recent=reads(rest[4 * len(destinations) :], range(last - (BARS - 1) * step, last + step, step)),
+        recent=reads(rest[5 * len(destinations) :], range(last - (BARS - 1) * step, last + step, step)),
         at=at,
     )

@@ -19,6 +19,7 @@ from conduit_tasks.broker.deliveries import delivery_state
 from conduit_tasks.broker.failures import FIELDS, Failing, read_troubles
 from conduit_tasks.broker.leases import HELD, free_in
 from conduit_tasks.broker.lifecycle import nodes_of, pipeline_status
+from conduit_tasks.broker.outages import Outage, outage_of
 from conduit_tasks.broker.runs import UnderWay, course_of
 from conduit_tasks.broker.state import Backlog, DeliveryState, PipelineStatus
 from conduit_tasks.redis_client.portions import portions
@@ -54,13 +55,15 @@ class SourceLook:
 
 @dataclass(frozen=True)
 class DestinationLook:
-    """A destination; one that was not registered yet looks as if it were. `parked`: keys that wait."""
+    """A destination; one that was not registered yet looks as if it were. `parked`: keys that wait; `outage`: why it
+    does not take what is left."""
 
     state: DeliveryState
     backlog: Backlog
     dead: int
     parked: int
     breaker: BreakerState | None
+    outage: Outage | None = None
 
     @property
     def behind(self) -> int:
@@ -218,7 +221,8 @@ class _Reading:
             backlog = replace(backlog, oldest_sealed_at=min(backlog.oldest_sealed_at, self._at))
         options = self._destinations[id].delivery.breaker
         breaker = breaker_state(self._hashes[id].get("breaker"), options, self._at)
-        return DestinationLook(state, backlog, dead, parked, breaker)
+        outage = outage_of(self._hashes[id]) if backlog.micro_batches else None
+        return DestinationLook(state, backlog, dead, parked, breaker, outage)
 
     def _open(self, found: Sequence[str | None]) -> Open | None:
         state, opened_at, sources, nodes, *rest = found

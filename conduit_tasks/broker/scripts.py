@@ -90,6 +90,8 @@ PURGE = load("purge")
 # breakers/
 TRIP = load("trip")
 UNTRIP = load("untrip")
+# outages/
+MISSED = load("missed")
 # replays/
 TURN = load("turn")
 REPLAY_BEGIN = load("replay_begin")

@@ -178,6 +178,8 @@ def lasting(seconds: float) -> str:
 def _note(destination: Mapping[str, Any]) -> str:
     """Returns what else there is to say of a destination; nothing if all is well."""
     said = [] if destination["status"] == "running" else [destination["status"]]
+    if destination["outage"]:
+        said.append("does not answer")
     if destination["lag"]["records"]:
         said.append(f"oldest {lasting(destination['lag']['age'])}")
     said += [

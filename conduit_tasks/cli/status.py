@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -77,6 +78,8 @@ def _print(found: dict[str, Any]) -> None:
     for d in found["destinations"]:
         if d["breaker"] and d["breaker"]["opened"]:
             print(f"{d['id']} waits: {BreakerState(**d['breaker'])}")
+        elif d["outage"]:
+            print(f"{d['id']} does not answer {_of_outage(d['outage'])}")
     if found["overdue"]:
         print("the deadline of the graceful stop is missed; runs go on delivering")
     if found["unsealed"]:
@@ -101,6 +104,12 @@ def _print(found: dict[str, Any]) -> None:
     print()
     names = ("cursor", "behind", "matched", "delivered", "filtered", "completed", "parked", "dead", "retried", "status")
     print_table(("destination", *names), [(d["id"], *(d[name] for name in names)) for d in found["destinations"]])
+
+
+def _of_outage(outage: dict[str, Any]) -> str:
+    since, at = (datetime.fromtimestamp(outage[name], UTC) for name in ("since", "at"))
+    run = outage["owner"].rpartition("@")[0]
+    return f"since {since:%Y-%m-%d %H:%M:%S} UTC, last tried {at:%H:%M:%S} by run {run}: {outage['error']}"
 
 
 def start(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,16 @@ class Drain:
         log.info("micro-batch %d, which %d tasks have begun, is finished by one: %s", number, division.count, why)
 
     def _deliver(self, number: int, epoch: int = 0, division: Division | None = None) -> None:
+        try:
+            self._send(number, epoch, division)
+        except Unavailable as error:
+            # It is only told: whether it can be kept or not, the destination is down.
+            with suppress(ConduitError):
+                note = self.context.broker.outages.note
+                note(self.destination.id, self.lease.token, str(error), self.context.owner)
+            raise
+
+    def _send(self, number: int, epoch: int, division: Division | None) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)
         found = self.context.broker.micro_batches.get(number)
         work = dict[str, Any](

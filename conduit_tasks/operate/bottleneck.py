@@ -14,8 +14,9 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The node that others wait for. `node`: "" = the whole pipeline; `rule`: name of the rule that found it; `why`: a
-    sentence without figures, so that it changes only if the reason does; `waiting`: the nodes that wait for it."""
+    """The node that others wait for. `node`: one with a place in the drawing (`seal` is the spool), "" = the whole
+    pipeline; `rule`: name of the rule that found it; `why`: a sentence without figures, so that it changes only if the
+    reason does; `waiting`: the nodes that wait for it."""
 
     node: str
     rule: str
@@ -36,7 +37,8 @@ def bottleneck(found: Found) -> Bottleneck | None:
 
     1. `degraded`, `stopped`: the pipeline is. All of it waits for somebody to start it.
     2. A destination that is behind and cannot deliver, of several the one whose open micro-batch is the oldest:
-       `stopped`, `breaker` (open), `failing` (tried again after a pause), `down` (its task has ended with work left).
+       `stopped`, `breaker` (open), `failing` (tried again after a pause), `down` (it does not answer, or its task has
+       ended with work left).
     3. `failing`: another node whose last attempts failed.
     4. The lag budget is used up, so that nothing more is read: the destination whose open micro-batch is the oldest, of
        several the one with the most records left (`delivering`; `idle` if no task works on it).
@@ -53,7 +55,7 @@ _FAILING = "its last attempts failed; it is tried again after a pause"
 
 def _stands_still(found: Found) -> Bottleneck | None:
     if found["status"] == "degraded":
-        node = found["error"]["node"] if found["error"] else ""
+        node = _own(found, found["error"]["node"]) if found["error"] else ""
         return Bottleneck(node, "degraded", "the pipeline is degraded, by its first error", _others(found, node))
     if found["status"] == "stopped":
         return Bottleneck("", "stopped", "somebody stopped the pipeline", _others(found))
@@ -73,16 +75,18 @@ def _trouble(d: Found, failing: set[str]) -> tuple[str, str] | None:
         return "breaker", "its breaker is open: nothing is sent until one record was tried"
     if _node(d) in failing:
         return "failing", _FAILING
+    if d["outage"]:
+        return "down", "it does not answer; it is tried again"
     if d["work"] == "waits":
-        return "down", "its task has ended with work left (it is down, or was not chosen); a later run tries it again"
+        return "down", "its task has ended with work left (it was not chosen, or could not go on); a later run does it"
     return None
 
 
 def _fails(found: Found) -> Bottleneck | None:
     destinations = {_node(d) for d in found["destinations"]}
     for node in (Node(each["node"]) for each in found["recovering"] if each["node"] not in destinations):
-        own = Node.source(node.id) if node.kind == "plan" else node
-        return Bottleneck(str(own), "failing", _FAILING, _others(found, own))
+        own = _own(found, node)
+        return Bottleneck(own, "failing", _FAILING, _others(found, own))
     return None
 
 
@@ -136,6 +140,15 @@ def _behind(found: Found) -> list[Found]:
 def _held(found: Found) -> tuple[str, ...]:
     """Returns the sources, if the lag budget holds them."""
     return tuple(str(Node.source(s["id"])) for s in found["sources"]) if found["held"] else ()
+
+
+def _own(found: Found, node: str) -> str:
+    """Returns the node of the drawing to which this one belongs: a processor to its node, asking and acks to their
+    source; "" where it is none of this pipeline, as a handler's."""
+    own = Node(node).whole
+    if own.kind in {"plan", "acks"}:
+        own = Node.source(own.id)
+    return str(own) if own in {"seal", *_others(found)} else ""
 
 
 def _others(found: Found, node: str = "") -> tuple[str, ...]:

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from conduit_tasks.topology import Pipeline
 
 
+_STAGES = {"sources": "read", "processors": "processed", "seal": "sealed"}
+"""Kind of a node → the stage that it does."""
+
+
 def front(pipeline: Pipeline, look: Look) -> dict[str, Any] | None:
     """Returns the stages of the micro-batch in front: the first sealed one that some destination has not confirmed or
     some source was not told of, else the open one, else the last one, of which everything is done; None before the
-    first. `after`: sealed ones behind it. Each stage tells how much `of` what is `done`."""
+    first. `after`: sealed ones behind it. Each stage tells how much `of` what is `done`; `failed`: the stage of an open
+    one whose error degraded the pipeline (`read`, `processed`, `sealed`)."""
     if look.first is not None:
         number, total, sealed_at = look.first
         return _sealed(pipeline, look, number, total, sealed_at)
@@ -33,6 +38,7 @@ def _sealed(pipeline: Pipeline, look: Look, number: int, total: int | None, seal
         "since": sealed_at,
         "records": total,
         "after": look.sealed - number,
+        "failed": None,
         "read": _all(len(pipeline.sources)),
         "processed": _all(1) if pipeline.processors else None,
         "sealed": _all(1),
@@ -43,7 +49,7 @@ def _sealed(pipeline: Pipeline, look: Look, number: int, total: int | None, seal
 
 def _open(pipeline: Pipeline, look: Look) -> dict[str, Any]:
     assert look.open is not None
-    of = look.open
+    of, node = look.open, _failed(look)
     sources = [node for node in of.nodes if Node(node).kind == "sources"]
     read, planned = sum(n for _, n in of.read.values()), [n for n, _ in of.read.values()]
     return {
@@ -52,12 +58,19 @@ def _open(pipeline: Pipeline, look: Look) -> dict[str, Any]:
         "since": of.opened_at,
         "records": None if None in planned else max(read, sum(n for n in planned if n is not None)),
         "after": 0,
-        "read": {"done": sum(node not in of.missing for node in sources), "of": len(sources)},
-        "processed": {"done": int("processors" not in of.missing), "of": 1} if pipeline.processors else None,
+        "failed": _STAGES.get(Node(node).kind),
+        "read": {"done": sum(each not in {node, *of.missing} for each in sources), "of": len(sources)},
+        "processed": {"done": int("processors" not in {node, *of.missing}), "of": 1} if pipeline.processors else None,
         "sealed": {"done": 0, "of": 1},
         "delivered": {d.id: {"done": 0, "of": None} for d in pipeline.destinations},
         "acked": {"done": 0, "of": len(look.sources)},
     }
+
+
+def _failed(look: Look) -> str:
+    """Returns the node whose error degraded the pipeline. What it staged is dropped when the pipeline is started."""
+    error = look.status.error if look.status.status == "degraded" else None
+    return str(Node(error.node).whole) if error is not None else ""
 
 
 def _all(count: int) -> dict[str, int]:

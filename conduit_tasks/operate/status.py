@@ -118,6 +118,7 @@ def _destination(d: Destination, seen: Look) -> dict[str, Any]:
         "parked_keys": of.parked,
         "attempts": seen.attempts.get(d.node, 0),
         "breaker": asdict(of.breaker) if of.breaker else None,
+        "outage": asdict(of.outage) if of.outage else None,
         "confirmed_at": state.confirmed_at,
     }
 

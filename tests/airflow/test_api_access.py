@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from conduit_tasks.topology import Breaker
 from tests.airflow.api_client import ASK, Airflow, airflow, api, broker_of, delivered, receivers
-from tests.micro_batch.harness import write_pipeline
+from tests.faults.parts import events
+from tests.micro_batch.harness import run_once, write_pipeline
 
 __all__ = ["airflow", "api", "delivered", "receivers"]
 
@@ -92,6 +94,30 @@ def test_what_opened_a_breaker_is_quoted_to_who_may_read_logs_only(
         assert ("token abc" in said.text) is logs
         (web,) = [d for d in said.json()["destinations"] if d["id"] == "web"]
         assert web["breaker"]["opened"] == 1
+
+
+def test_why_a_destination_does_not_answer_is_quoted_to_who_may_read_logs_only(
+    api: Any, airflow: Airflow, delivered: None, home: Path
+) -> None:
+    # Given a run of another DAG that met a target which does not answer
+    text = (home / "include" / "pipelines" / "p.yaml").read_text()
+    write_pipeline(home, "p", re.sub(r'url: ".*"', 'url: "http://127.0.0.1:1"', text))
+    events(home / "data", 5, start=10)
+    run_once("p", "other/manual__1")
+    # Then it is told, with the run, to whoever may read logs, and to others that it is so
+    for logs in (True, False):
+        airflow.logs = logs
+        said = api.get("/v1/pipelines/p").json()
+        outage = next(d for d in said["destinations"] if d["id"] == "web")["outage"]
+        assert ("Connection refused" in outage["error"]) is logs, outage
+        assert ("logs" in outage["error"]) is not logs
+        assert (outage["dag_id"], outage["run_id"], outage["task_id"]) == ("other", "manual__1", None)
+        assert said["at"] >= outage["at"] >= outage["since"]
+        assert (said["bottleneck"]["node"], said["bottleneck"]["rule"]) == ("destinations.web", "down")
+    # And the other DAG's name to whoever may see it
+    airflow.hidden = ("other",)
+    (web,) = [d for d in api.get("/v1/pipelines/p/destinations").json()["items"] if d["id"] == "web"]
+    assert (web["outage"]["dag_id"], web["outage"]["run_id"]) == (None, None)
 
 
 def test_a_run_of_another_dag_that_holds_a_lease_is_named_to_who_may_see_that_dag(

@@ -9,7 +9,8 @@ from typing import Any
 
 from conduit_tasks.broker.series import COARSE
 from tests.airflow.api_client import PIPELINE, Airflow, airflow, api, broker_of, delivered, receivers
-from tests.micro_batch.harness import write_pipeline
+from tests.faults.parts import events
+from tests.micro_batch.harness import run_once, write_pipeline
 
 __all__ = ["airflow", "api", "delivered", "receivers"]
 
@@ -60,23 +61,26 @@ def test_the_span_of_a_curve_is_checked(api: Any, delivered: None) -> None:
 
 
 def test_the_list_begins_with_what_needs_somebody(api: Any, home: Path, airflow: Airflow) -> None:
-    for n in range(6):
+    for n in range(7):
         text = PIPELINE.replace("URL", "http://localhost:1/").replace("id: p\n", f"id: p{n}\n")
         write_pipeline(home, f"p{n}", text)
         broker_of(f"p{n}").lifecycle.register(["in"], ["file", "web"])
+    events(home / "data", 5)
     broker_of("p4").lifecycle.fail("destinations.web", "it is full", "Unavailable")
     broker_of("p3").lifecycle.halt_destination("web")
     broker_of("p1").lifecycle.force_stop()
     from conduit_tasks.topology import Recovery
 
     broker_of("p5").failures.note("sources.in", "1", "no such host", "OSError", Recovery())
+    run_once("p6", "down")  # nobody listens at port 1
     found = api.get("/v1/pipelines", params={"sort": "attention"}).json()["items"]
-    assert [row["id"] for row in found] == ["p4", "p3", "p5", "p1", "p0", "p2"]
+    assert [row["id"] for row in found] == ["p4", "p3", "p6", "p5", "p1", "p0", "p2"]
+    assert found.pop(2)["down"] == ["web"]
     assert [row["status"] for row in found[:4]] == ["degraded", "running", "recovering", "stopped"]
     assert found[2]["error"]["error"] == "no such host"
     assert abs(found[0]["since"] - time.time()) < 3_600
     some = api.get("/v1/pipelines", params={"sort": "attention", "attention": True, "limit": 2, "offset": 2}).json()
-    assert (some["total"], [row["id"] for row in some["items"]]) == (4, ["p5", "p1"])
+    assert (some["total"], [row["id"] for row in some["items"]]) == (5, ["p6", "p5"])
 
 
 def test_a_status_at_a_glance_is_the_status_of_the_pipeline(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from conduit_tasks.airflow.api import live
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.record.counts import Counts
 from tests.airflow.api_client import Airflow, airflow, broker_of, delivered, receivers, site
@@ -37,6 +40,7 @@ HIDE = (
     "document.dispatchEvent(new Event('visibilitychange'))"
 )
 SHOW = "delete document.hidden, document.dispatchEvent(new Event('visibilitychange'))"
+MARKS = "[...document.querySelectorAll('.bottleneck')].map((one) => one.id)"
 STATE = "document.querySelector('#bottleneck').textContent"
 
 
@@ -293,4 +297,57 @@ async def _wide(site: str, browser: str, broker: Broker) -> None:
         assert await tab.js("document.querySelector('.flow').tabIndex") == 0
         assert await tab.js("document.querySelectorAll('.stages li').length") == 4
         await picture(tab, "live-wide")
+        assert tab.errors == []
+
+
+def test_a_processor_that_stops_the_pipeline_is_marked_and_what_waits_for_it_is_not_at_fault(
+    site: str, browser: str, home: Path, delivered: None
+) -> None:
+    # Given a processor that needs a field which raw data has not
+    text = (home / "include" / "pipelines" / "p.yaml").read_text().replace("format: jsonl, settle: 0s, key: k", "TEXT")
+    text = text.replace("TEXT", "format: text, settle: 0s")
+    way = "{id: up, plugin: field.set, settings: {field: .Payload.After.way, value: '1'}}"
+    write_pipeline(home, "p", f"{text}    processors: [{way}]\n")
+    events(home / "data", 5, start=10)
+    # When it is met, by a run whose destinations end with work left
+    plan_run("p", "run")
+    broker = broker_of("p")
+    for each in ("file", "web"):
+        broker.runs.tell_at_work("run", f"destinations.{each}", -1)
+    with opened("p", "run") as context:
+        read_source(context, "in", here, 5.0)
+        with suppress(PipelineStopped):
+            process(context, here, 5.0)
+    asyncio.run(_stopped(site, browser, broker))
+
+
+async def _stopped(site: str, browser: str, broker: Broker) -> None:
+    async with tab_of(browser, "none", site) as tab:
+        await tab.size(1280, 1000)
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p")
+        # Then its node is marked, as the only one at fault, and the link goes there
+        await tab.until(f"{STATE}.startsWith('Bottleneck: processors: the pipeline is degraded, by its first error.')")
+        assert await tab.js(MARKS) == ["n-processors"]
+        assert await tab.js("[...document.querySelectorAll('.failed')].map((one) => one.id)") == ["n-processors"]
+        assert await tab.js("[...document.querySelectorAll('.flow .state')].map((one) => one.textContent)") == [
+            *("waits for processors", "stopped the pipeline", "takes more"),
+            *("waits for processors", "waits for processors"),
+        ]
+        assert "processors/up" in await tab.js("document.querySelector('#wrong').textContent")
+        # And its stage has failed
+        said = "open: the pipeline was degraded before it was sealed · 5 records"
+        assert await tab.js("document.querySelector('#front').textContent") == said
+        stages = await tab.js("[...document.querySelectorAll('.stages .small')].map((one) => one.textContent)")
+        assert stages[:3] == ["1 of 1 source", "failed", "not yet"]
+        await picture(tab, "live-processor")
+        # What is about to be sealed is marked at the spool
+        broker.lifecycle.start()
+        broker.lifecycle.fail("seal", "a handler raised", "handler")
+        await tab.until(f"{STATE}.startsWith('Bottleneck: seal: ')")
+        assert await tab.js(MARKS) == ["n-seal"]
+        # And a pipeline that somebody stopped is no link, as it is no node
+        broker.lifecycle.start()
+        broker.lifecycle.force_stop()
+        await tab.until(f"{STATE}.startsWith('Bottleneck: p: somebody stopped the pipeline.')")
+        assert await tab.js("document.querySelector('#to-bottleneck').hidden")
         assert tab.errors == []

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.api_client import airflow, broker_of, receivers, site
+from tests.airflow.test_pages import picture
 from tests.browser import PICTURES, Tab, browser, tab_of
 from tests.faults.parts import Receiver, events
 from tests.micro_batch.harness import run_once, write_pipeline
@@ -113,12 +114,20 @@ async def _story(site: str, browser: str, billing: Receiver) -> None:
         await tab.until(f"/^\\d+ behind/.test({BEHIND}[1])")
         first = await _behind(tab)
         await _passes(tab, "outage-2")
-        # Then what waits for it grows, and the other one goes on
+        # Then its answer is told, with a link to the log of the task that got it
+        wrong = "document.querySelector('#wrong').textContent"
+        await tab.until(f"/^billing does not answer since .*, last tried .*503/.test({wrong})")
+        label = await tab.js("document.querySelector('#wrong a').ariaLabel")
+        assert label.startswith("The log of destinations.billing in run scheduled__")
+        assert "/tasks/destinations.billing" in await tab.js("document.querySelector('#wrong a').getAttribute('href')")
+        await picture(tab, "outage")
+        # And what waits for it grows, and the other one goes on
         await tab.until(f"parseInt({BEHIND}[1].replace(/\\D*behind.*/, '').replace(/\\D/g, '')) > {first}")
         await tab.until(f"{BEHIND}[0] === 'up to date'")
         # When it is back
         await asyncio.to_thread(billing.mode, "up")
-        # Then it is caught up, and nobody did anything
+        # Then it is caught up, and nobody did anything, and its answer is gone
+        await tab.until(f"{wrong} === ''")
         await tab.until(f"{BEHIND}.every((text) => text === 'up to date')")
         await _passes(tab, "outage-3")
 

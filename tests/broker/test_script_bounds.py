@@ -47,6 +47,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
     ("slim", "unpack"): "nine fields",
     ("slim", "decode"): "stages and names of sources of the pipeline file",
     ("trip", "decode"): "one breaker: seven short texts",
+    ("missed", "decode"): "one outage: five short texts",
     **dict.fromkeys(
         (("failed", "HGETALL"), ("failed", "decode")), "200 issues of at most 1,000 characters and 14 days"
     ),

@@ -121,6 +121,20 @@ def ended(process: subprocess.Popen[bytes], end: int, seconds: float = 120.0) ->
     return process.returncode
 
 
+def test_a_destination_that_does_not_answer_is_named_with_its_answer_and_the_run(home: Path, delivered: None) -> None:
+    web = '      - {id: web, type: destination, plugin: http, settings: {url: "http://127.0.0.1:1"}}\n'
+    write_pipeline(home, "p", PIPELINE + web)
+    events(home / "data", 20)
+    run_once("p", "manual__1")
+    said = CliRunner().invoke(app, ["status", "p"]).stdout
+    (line,) = [line for line in said.splitlines() if line.startswith("web does not answer")]
+    assert re.match(r"web does not answer since [-0-9]+ [:0-9]+ UTC, last tried [:0-9]+ by run manual__1: ", line)
+    assert "Connection refused" in line
+    assert "bottleneck: destinations.web: it does not answer; it is tried again" in said
+    notes = {each.node: each.note for each in Course().look(snapshot("p"))}
+    assert notes["destinations.web"].startswith("does not answer, oldest ")
+
+
 def test_on_a_terminal_a_watch_draws_each_node_with_its_bar_and_goes_on_living(home: Path, delivered: None) -> None:
     # Given a watch of a pipeline that has nothing to do
     with terminal(sys.executable, "-m", "conduit_tasks.cli", "status", "p", "--watch") as (process, end):

@@ -140,6 +140,38 @@ def test_a_destination_that_cannot_deliver_is_named_before_one_that_is_only_slow
     assert said() == ("stopped", "", ["sources.in", "processors", *BOTH])
 
 
+def test_a_processor_that_stops_the_pipeline_is_what_everything_waits_for(home: Path, broker: Broker) -> None:
+    # Given a processor that needs a field which raw data has not
+    write_pipeline(home, "p", PIPELINE.replace(".Metadata.way", ".Payload.After.way").replace("jsonl, ", "text, "))
+    # When it is met
+    run_once("p", "run")
+    # Then it stopped the pipeline, and it is the node, not its processor, that the others wait for
+    found = snapshot("p")
+    assert (found["status"], found["error"]["node"]) == ("degraded", "processors/stamp")
+    assert said() == ("degraded", "processors", ["sources.in", *BOTH])
+    # And the micro-batch is not processed, and not read either
+    front = found["front"]
+    assert (front["state"], front["failed"]) == ("open", "processed")
+    assert (front["read"], front["processed"]) == ({"done": 1, "of": 1}, {"done": 0, "of": 1})
+
+
+def test_what_is_no_node_of_the_drawing_is_told_as_the_one_that_it_belongs_to(broker: Broker) -> None:
+    for node, shown, waits in (
+        ("seal", "seal", ["sources.in", "processors", *BOTH]),
+        ("sources.in/up", "sources.in", ["processors", *BOTH]),
+        ("acks.in", "sources.in", ["processors", *BOTH]),
+        ("destinations.two/up", "destinations.two", ["sources.in", "processors", "destinations.one"]),
+        ("acks.elsewhere", "", ["sources.in", "processors", *BOTH]),
+    ):
+        broker.lifecycle.register(["in"], ["one", "two"])
+        broker.lifecycle.fail(node, "no", "RecordError")
+        assert said() == ("degraded", shown, waits)
+        broker.lifecycle.start()
+    # And so where a node fails that is tried again
+    broker.failures.note("acks.in", "1", "no such host", "OSError", Recovery())
+    assert said() == ("failing", "sources.in", ["processors", *BOTH])
+
+
 def test_a_source_that_fails_is_what_everything_waits_for(broker: Broker) -> None:
     broker.lifecycle.register(["in"], ["one", "two"])
     broker.failures.note("plan.in", "1", "no such host", "OSError", Recovery())

@@ -19,6 +19,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Depends, HTTPException, Path, Request
 
 from conduit_tasks.airflow.api.files import pipelines
+from conduit_tasks.airflow.api.holders import TASK
 from conduit_tasks.pipeline.load import load_file
 from conduit_tasks.pipeline.names import dag_id
 from conduit_tasks.topology import Pipeline
@@ -79,7 +80,8 @@ WITHHELD = "what it says is shown to whoever may read the logs of the pipeline's
 def shown(request: Request, user: GetUserDep) -> Shown:
     """Returns the function that removes error texts from answers for users who may not read the logs of the pipeline's
     tasks: an error may quote a target's answer, or a record. The failed node, the class of error and the time stay.
-    Of leases that a run of another DAG holds, it removes the names of those that the user may not see."""
+    Of leases that a run of another DAG holds, and of outages that it met, it removes the names of those that the user
+    may not see."""
 
     @cache
     def may(entity: DagAccessEntity, dag: str) -> bool:
@@ -95,9 +97,14 @@ def shown(request: Request, user: GetUserDep) -> Shown:
             answer = _without_errors(answer)
         if "holders" not in answer:
             return answer
-        held = answer["holders"].items()
-        known = {node: of["dag_id"] in (None, dag) or may(DagAccessEntity.RUN, of["dag_id"]) for node, of in held}
-        return {**answer, "holders": {node: of if known[node] else dict.fromkeys(of) for node, of in held}}
+
+        def named(task: dict[str, Any]) -> dict[str, Any]:
+            known = task["dag_id"] in (None, dag) or may(DagAccessEntity.RUN, task["dag_id"])
+            return task if known else {**task, **dict.fromkeys(TASK)}
+
+        holders = {node: named(of) for node, of in answer["holders"].items()}
+        destinations = [{**d, "outage": d["outage"] and named(d["outage"])} for d in answer["destinations"]]
+        return {**answer, "holders": holders, "destinations": destinations}
 
     return show
 

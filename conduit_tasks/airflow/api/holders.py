@@ -12,8 +12,9 @@ _RUN = re.compile(r"[A-Za-z0-9_.~:+-]+")
 _TASKS = frozenset({"sources", "processors", "destinations", "acks"})
 """Kinds of nodes that are a task of their own."""
 
+TASK = ("dag_id", "run_id", "task_id")
 Task = dict[str, str | None]
-"""`dag_id`, `run_id`, `task_id`; each None if the owner does not tell it."""
+"""`TASK`; each None if the owner does not tell it."""
 
 
 def task_of(pipeline: str, node: str, owner: str) -> Task:
@@ -22,6 +23,6 @@ def task_of(pipeline: str, node: str, owner: str) -> Task:
     run = owner.rpartition("@")[0]
     dag, _, id = run.rpartition("/")
     if not _RUN.fullmatch(id):
-        return {"dag_id": None, "run_id": None, "task_id": None}
+        return dict.fromkeys(TASK)
     task = task_id(node) if not dag and Node(node).kind in _TASKS else None
     return {"dag_id": dag or dag_id(pipeline), "run_id": id, "task_id": task}

@@ -67,6 +67,7 @@ def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
     late = [id for id, age in ages.items() if age > deadlines[id]]
     slowest = max(ages, key=lambda id: (ages[id] / deadlines[id], ages[id]), default=None)
     stopped = [d.id for d in seen.destinations if d.status == "stopped"]
+    down = [d.id for d in seen.destinations if d.down]
     dead = seen.dead + sum(d.dead for d in seen.destinations)
     confirmed = [d.confirmed_at for d in seen.destinations if d.confirmed_at is not None]
     since = seen.error.at if seen.error else seen.at - max(ages.values()) if ages else max(confirmed, default=None)
@@ -87,9 +88,10 @@ def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
         "slowest": slowest and {"id": slowest, "age": round(ages[slowest], 3), "deadline": _finite(deadlines[slowest])},
         "late": late,
         "stopped": stopped,
+        "down": down,
         "dead": dead,
         "since": since,
-        "attention": _attention(seen, late=bool(late), stopped=bool(stopped), dead=bool(dead)),
+        "attention": _attention(seen, late=bool(late), stopped=bool(stopped), down=bool(down), dead=bool(dead)),
         "recent": seen.recent,
     }
 
@@ -114,13 +116,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _attention(seen: Glance, *, late: bool, stopped: bool, dead: bool) -> int:
+def _attention(seen: Glance, *, late: bool, stopped: bool, down: bool, dead: bool) -> int:
     """Returns how much a pipeline needs somebody, the higher the more; 0: nobody."""
     if seen.status == "degraded":
         return 5
     if late or stopped:
         return 4
-    if seen.status == "recovering":
+    if seen.status == "recovering" or down:
         return 3
     return 2 if dead else 1 if seen.status != "running" else 0
 
@@ -153,6 +155,9 @@ def named(pipeline: Pipeline, found: dict[str, Any]) -> dict[str, Any]:
         node = Node.destination(about["id"])
         about["lease_for"] = round(held[node]["left"], 3) if node in held else 0.0
         about["task_id"] = task_id(node)
+        if outage := about["outage"]:
+            told = {name: value for name, value in outage.items() if name != "owner"}
+            about["outage"] = {**told, **task_of(pipeline.id, node, outage["owner"])}
     for about in found["sources"]:
         about["task_id"] = task_id(Node.source(about["id"]))
     return {

@@ -69,7 +69,7 @@ def list_pipelines(  # noqa: PLR0917 - its filters
     of the last two hours; filtered or sorted by more than the id, with a `summary` of all of them.
 
     What needs somebody, in this order: degraded; late (`deadline`, or the `lag` of an alert), or a destination stopped;
-    recovering; with dead letters; stopped."""
+    recovering, or a destination that does not answer; with dead letters; stopped."""
     seen = visible(user)
     found = [
         p for p in pipelines() if dag_id(p.id) in seen and q.lower() in p.id.lower() and dag in (None, dag_id(p.id))

@@ -4,6 +4,7 @@ import { rate } from "./charts.js";
 import { holder } from "./holder.js";
 import { liveTable } from "./tables.js";
 
+const SEAL = "seal"; // the node that seals micro-batches: the spool of the drawing
 const MANY = 6; // destinations from which on the drawing scrolls by itself
 
 /** @param {string} node @param {string} name @param {string[]} lines */
@@ -31,8 +32,10 @@ export function stateOf(node, p) {
   if (d?.status === "stopped") return ["stopped", true];
   if (d?.breaker?.opened) return ["breaker open", true];
   if (failing) return [`failed ${plural(failing.failures, "time")}`, true];
-  if (d?.work === "waits") return ["down, or left out", true];
+  if (d?.outage) return ["does not answer", true];
+  if (p.bottleneck?.node === node && p.bottleneck.rule === "degraded") return ["stopped the pipeline", true];
   if (p.bottleneck?.waiting.includes(node)) return [`waits for ${p.bottleneck.node || "a start"}`, false];
+  if (d?.work === "waits") return ["left out, or ended", true];
   const about = d || p.sources.find((each) => `sources.${each.id}` === node) || (node === "processors" ? p.processors : null);
   return [about?.work === "at work" ? "at work" : "no task", false];
 }
@@ -55,7 +58,8 @@ export function drawing(graph) {
   const destinations = graph.destinations.map((d) =>
     lane(`destinations.${d.id}`, d.id, [`${d.plugin} · ${d.pipe}`, ...chain(d.processors)], d.filters, true));
   const sealed = el("span", { class: "small" }), held = el("span", { class: "state" });
-  const spool = el("div", { class: "node spool" }, el("span", { class: "name" }, el("strong", {}, "spool")), sealed, held);
+  // What it waits for, or fails at, is the seal of a micro-batch.
+  const spool = el("div", { class: "node spool", id: `n-${SEAL}` }, el("span", { class: "name" }, el("strong", {}, "spool"), el("span", { class: "mark" }, "bottleneck")), sealed, held);
   const flow = el("div", { class: "flow", role: "group", "aria-label": `Topology of ${graph.pipeline}`, tabindex: destinations.length > MANY ? 0 : null },
     el("ul", { class: "column sources", "aria-label": "Sources" }, ...sources), ...middle, spool, el("ul", { class: "column destinations", "aria-label": "Destinations" }, ...destinations));
   const names = [...nodes.keys()];
@@ -66,7 +70,10 @@ export function drawing(graph) {
   function show(p, rateOf) {
     const about = new Map(p.destinations.map((d) => [`destinations.${d.id}`, d]));
     put(sealed, `${count(p.sealed)} sealed`);
-    put(held, p.held ? "lag budget used up" : "takes more");
+    const first = p.bottleneck?.node === SEAL ? p.bottleneck : null, stopped = first?.rule === "degraded";
+    put(held, stopped ? "stopped the pipeline" : p.held ? "lag budget used up" : "takes more");
+    spool.classList.toggle("bottleneck", first !== null);
+    spool.classList.toggle("failed", stopped);
     for (const [node, { root, state, lease, wire: { top, below } }] of nodes) {
       const [said, bad] = stateOf(node, p), b = p.bottleneck?.node === node ? p.bottleneck : null, d = about.get(node);
       put(state, said);

@@ -7,9 +7,15 @@ export function holder(place, p, node) {
   if (place.dataset.holder === name) return;
   place.dataset.holder = name;
   if (!held?.run_id) { put(place, held ? "lease held" : "lease free"); return; }
-  const run = `/dags/${encodeURIComponent(held.dag_id)}/runs/${encodeURIComponent(held.run_id)}`;
-  const link = outward(held.task_id ? `${run}/tasks/${encodeURIComponent(held.task_id)}` : run, held.run_id);
-  link.title = held.task_id ? `The log of ${held.task_id} in run ${held.run_id}` : `Run ${held.run_id} of ${held.dag_id}`;
+  place.replaceChildren(toTask(held, held.run_id));
+}
+
+// A link to the log of a task, or to its run where that does not tell the task.
+/** @param {NamedTask} task @param {string} text */
+export function toTask(task, text) {
+  const run = `/dags/${encodeURIComponent(task.dag_id)}/runs/${encodeURIComponent(task.run_id)}`;
+  const link = outward(task.task_id ? `${run}/tasks/${encodeURIComponent(task.task_id)}` : run, text);
+  link.title = task.task_id ? `The log of ${task.task_id} in run ${task.run_id}` : `Run ${task.run_id} of ${task.dag_id}`;
   link.setAttribute("aria-label", link.title);
-  place.replaceChildren(link);
+  return link;
 }

@@ -30,6 +30,7 @@ function needs(p) {
   const said = [];
   if (p.late.length) said.push(`late: ${p.late.join(", ")}`);
   if (p.stopped.length) said.push(`stopped: ${p.stopped.join(", ")}`);
+  if (p.down.length) said.push(`does not answer: ${p.down.join(", ")}`);
   if (p.dead) said.push(plural(p.dead, "dead letter"));
   return { error: said.join("; ") };
 }

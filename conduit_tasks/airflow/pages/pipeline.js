@@ -4,7 +4,7 @@ import { ask, of } from "./ask.js";
 import { charts, MOST, rangeOf, rate } from "./charts.js";
 import { drawing } from "./drawing.js";
 import { head, said } from "./head.js";
-import { holder } from "./holder.js";
+import { holder, toTask } from "./holder.js";
 import { live } from "./live.js";
 import { age, badge, bytes, count, el, outward, plural, put, when } from "./parts.js";
 import { rates } from "./rates.js";
@@ -35,6 +35,18 @@ function controls(id) {
   return { node: el("div", { class: "head" }, start, stop, force), show };
 }
 
+// What is wrong, and the task whose log tells of it.
+/** @param {Shown} p @returns {{ text: string, task?: NamedTask | null }[]} */
+function wrongs(p) {
+  const said = [p.lost, p.error && `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`].filter(Boolean);
+  return [...said.map((text) => ({ text: String(text) })), ...p.destinations.flatMap(({ id, breaker, outage }) => {
+    const task = outage?.run_id ? { dag_id: outage.dag_id, run_id: outage.run_id, task_id: outage.task_id } : null;
+    if (breaker?.opened) return [{ task, text: `${id} waits: its breaker is open since ${when(breaker.since)} (${plural(breaker.failures, "failure")} ` +
+      `in a row, the last: ${breaker.error}); one record is tried ${breaker.left ? `at ${when(breaker.until)}` : "now"}` }];
+    return outage ? [{ task, text: `${id} does not answer since ${when(outage.since)}, last tried ${when(outage.at)}: ${outage.error}` }] : [];
+  })];
+}
+
 // Who waits for whom, and what is wrong; as high whether there is something to say or not.
 /** @returns {Part} */
 function state() {
@@ -45,17 +57,16 @@ function state() {
   const show = (/** @type {Shown} */ p) => {
     const b = p.bottleneck, waiting = b ? b.waiting : [], n = waiting.length;
     const who = n ? ` ${n > 3 ? plural(n, "node") : waiting.join(", ")} ${n === 1 ? "waits" : "wait"} for it.` : "";
-    put(before, b ? "Bottleneck: " : "Nobody waits for anybody.");
-    put(name, b ? b.node || p.pipeline : "");
-    name.hidden = !b;
+    // The pipeline as a whole has no place in the drawing that a link could go to.
+    put(before, b ? `Bottleneck: ${b.node ? "" : p.pipeline}` : "Nobody waits for anybody.");
+    put(name, b?.node ?? "");
+    name.hidden = !b?.node;
     put(after, b ? `: ${b.why}.${who}` : "");
-    const errors = [p.lost, p.error && `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`,
-      ...p.destinations.map(({ id, breaker }) => (breaker?.opened ? `${id} waits: its breaker is open since ${when(breaker.since)} ` +
-        `(${plural(breaker.failures, "failure")} in a row, the last: ${breaker.error}); one record is tried ${breaker.left ? `at ${when(breaker.until)}` : "now"}` : null))].filter(Boolean);
-    node.classList.toggle("bad", errors.length > 0);
-    if (wrong.dataset.shown === errors.join("\n")) return;
-    wrong.dataset.shown = errors.join("\n");
-    wrong.replaceChildren(...errors.map((error) => el("p", { class: "error" }, error)));
+    const said = wrongs(p), told = JSON.stringify(said);
+    node.classList.toggle("bad", said.length > 0);
+    if (wrong.dataset.shown === told) return;
+    wrong.dataset.shown = told;
+    wrong.replaceChildren(...said.map(({ text, task }) => el("p", { class: "error" }, text, ...(task ? [" ", toTask(task, "log")] : []))));
   };
   return { node, show };
 }

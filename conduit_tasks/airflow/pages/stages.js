@@ -29,6 +29,7 @@ export function stages(graph) {
     place.bar.max = Math.max(1, of);
     place.bar.value = done;
     put(place.text, text);
+    place.text.classList.toggle("bad", text.endsWith("failed"));
   }
 
   /** @param {Shown} p */
@@ -37,11 +38,13 @@ export function stages(graph) {
     put(title, f ? `Micro-batch ${count(f.number)}` : "Micro-batch");
     if (!f) { put(about, "None was opened yet."); return; }
     const records = f.records === null ? "" : ` · ${plural(f.records, "record")}`;
-    put(about, { open: `open: it is being read${records}`, done: "all of it is done; nothing is in flight",
+    const open = { degraded: "open: the pipeline was degraded before it was sealed", stopped: "open: the pipeline was stopped before it was sealed" }[p.status];
+    put(about, { open: `${open ?? "open: it is being read"}${records}`, done: "all of it is done; nothing is in flight",
       sealed: `sealed, on its way${records}${f.after ? ` · ${count(f.after)} more behind it` : ""}` }[f.state]);
-    set("read", f.read.done, f.read.of, `${f.read.done} of ${plural(f.read.of, "source")}`);
-    if (f.processed) set("processed", f.processed.done, f.processed.of, f.processed.done ? "yes" : "not yet");
-    set("sealed", f.sealed.done, f.sealed.of, f.sealed.done ? "yes" : "not yet");
+    const word = (/** @type {string} */ stage, /** @type {Done} */ { done }) => (f.failed === stage ? "failed" : done ? "yes" : "not yet");
+    set("read", f.read.done, f.read.of, `${f.read.done} of ${plural(f.read.of, "source")}${f.failed === "read" ? ", failed" : ""}`);
+    if (f.processed) set("processed", f.processed.done, f.processed.of, word("processed", f.processed));
+    set("sealed", f.sealed.done, f.sealed.of, word("sealed", f.sealed));
     set("acked", f.acked.done, f.acked.of, `${f.acked.done} of ${plural(f.acked.of, "source")}`);
     const got = Object.entries(f.delivered);
     if (!few) {

@@ -17,7 +17,7 @@ interface StoredError { node: string; error: string; error_class: string; at: nu
 
 interface Listed {
   id: string; status: string; error: StoredError | null; since: number | null; behind: number; waiting: number;
-  age: number; deadline: number | null; slowest: { id: string; age: number; deadline: number | null } | null; late: string[]; stopped: string[]; dead: number; recent: number[];
+  age: number; deadline: number | null; slowest: { id: string; age: number; deadline: number | null } | null; late: string[]; stopped: string[]; down: string[]; dead: number; recent: number[];
 }
 interface Summary { at: number; pipelines: number; attention: number; recent: number[] }
 
@@ -38,17 +38,21 @@ interface ShownSource {
 }
 interface ShownDestination {
   id: string; status: string; cursor: number; lag: { records: number; bytes: number; age: number }; delivered: number; retried: number;
-  done: number; work: Work; dead: number; parked_keys: number; breaker: Breaker | null; task_id: string;
+  done: number; work: Work; dead: number; parked_keys: number; breaker: Breaker | null;
+  outage: Outage | null; task_id: string;
 }
 /** The task that holds a lease, as far as its owner tells it, and the user may see its DAG. */
-type Held = { dag_id: string; run_id: string; task_id: string | null } | { dag_id: null; run_id: null; task_id: null };
+interface NamedTask { dag_id: string; run_id: string; task_id: string | null }
+type Held = NamedTask | { dag_id: null; run_id: null; task_id: null };
+/** Why a destination does not take what it is sent, and who met that last. */
+type Outage = Held & { error: string; since: number; at: number };
 /** How much of a stage is done; of an open micro-batch nobody knows what is to be delivered. */
 interface Done { done: number; of: number }
 interface Front {
-  number: number; state: "open" | "sealed" | "done"; records: number | null; after: number; read: Done; processed: Done | null; sealed: Done;
+  number: number; state: "open" | "sealed" | "done"; records: number | null; after: number; failed: "read" | "processed" | "sealed" | null; read: Done; processed: Done | null; sealed: Done;
   delivered: Record<string, Done | { done: number | null; of: null }>; acked: Done;
 }
-interface Bottleneck { node: string; why: string; waiting: string[] }
+interface Bottleneck { node: string; rule: string; why: string; waiting: string[] }
 interface Shown {
   at: number; pipeline: string; dag_id: string; status: string; description: string; lost: string | null; error: StoredError | null;
   isolate: boolean; recovering: { node: string; failures: number }[]; sealed: number; held: boolean; holders: Record<string, Held | undefined>;

@@ -5,7 +5,7 @@
 -- @key dead      hash  dead letters before the fan-out
 -- @key each      hash*4000  delivery and dead letters of each destination, then the leases of the nodes
 -- @arg destinations int  how many
--- @returns ok STATUS ERROR ERROR_AT SEALED DEAD, per destination CURSOR STATUS CONFIRMED_AT DEAD, then of the series the bucket
+-- @returns ok STATUS ERROR ERROR_AT SEALED DEAD, per destination CURSOR STATUS CONFIRMED_AT DEAD OUTAGE, then of the series the bucket
 -- of now, and the two stretches of wide buckets that hold the last hours
 
 local p = redis.call('HMGET', K.pipeline, 'status', 'error', 'error_at', 'sealed')
@@ -21,11 +21,12 @@ if status == 'running' then
 end
 local out = {'ok', status, err, at, p[4] or '0', redis.call('HLEN', K.dead)}
 for i = 1, count do
-  local d = redis.call('HMGET', K.each[2 * i - 1], 'cursor', 'status', 'confirmed_at')
+  local d = redis.call('HMGET', K.each[2 * i - 1], 'cursor', 'status', 'confirmed_at', 'outage')
   out[#out + 1] = d[1] or p[4] or '0'
   out[#out + 1] = d[2] or 'running'
   out[#out + 1] = d[3] or ''
   out[#out + 1] = redis.call('HLEN', K.each[2 * i])
+  out[#out + 1] = d[4] or ''
 end
 local wide = WIDTHS[2]
 local stretch = math.floor(now_us() / 1000000 / wide[1] / wide[2])
