@@ -35,6 +35,11 @@ pipelines:
       - {{id: kept, type: destination, plugin: file, settings: {{path: out/kept.jsonl, format: payload}}}}
 """
 
+SHARING = """spark.cores.max 1
+spark.executor.memory 512m
+"""
+"""Each node is an application: they share the cluster (docs/cluster.md)."""
+
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
@@ -48,7 +53,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
     (folder / "redis").mkdir()
     [spark] = (programs.parent / "lib").glob("python3.*/site-packages/pyspark")
-    with standing(folder, {**os.environ, "PYSPARK_PYTHON": str(programs / "python")}, spark) as cluster:
+    with standing(folder, {**os.environ, "PYSPARK_PYTHON": str(programs / "python")}, spark, 2) as cluster:
         found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
         try:
             found.prepare()
@@ -63,6 +68,7 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     # Given an Airflow that reads our DAG files from git, and a doctor that finds nothing wrong there
     (airflow.home / "include" / "pipelines" / "at-home.yaml").write_text(PIPELINE.format(url=receiver.url))
     (airflow.home / "in").mkdir()
+    (airflow.home / "include" / "spark-defaults.conf").write_text(SHARING)
     with airflow.api() as api:
         airflow.until(lambda: api.health().get("dag_processor", {}).get("status") == "healthy")
         airflow.until(lambda: api.dag("at-home"))

@@ -36,9 +36,9 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def standing(folder: Path, environment: Mapping[str, str], spark: Path) -> Iterator[Cluster]:
-    """Starts a master and two workers with a core each, as the compose stack has them. `folder`: for logs and work;
-    `spark`: home of the Spark; `environment`: names the Python of executors."""
+def standing(folder: Path, environment: Mapping[str, str], spark: Path, cores: int = 1) -> Iterator[Cluster]:
+    """Starts a master and two workers, with a core each unless `cores` says how many: 1 GiB a core. `folder`: for logs
+    and work; `spark`: home of the Spark; `environment`: names the Python of executors."""
     port, processes = free_port(), []
     options, ours = quick_options()
     environment = {
@@ -55,7 +55,7 @@ def standing(folder: Path, environment: Mapping[str, str], spark: Path) -> Itera
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
     master = f"spark://127.0.0.1:{port}"
-    log = folder / "master.log"
+    log, size = folder / "master.log", ("-c", str(cores), "-m", f"{cores}g")
     try:
         start(
             "master", "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", "0"
@@ -63,7 +63,7 @@ def standing(folder: Path, environment: Mapping[str, str], spark: Path) -> Itera
         until(lambda: _listens(port), "the master to listen")
         for number in (1, 2):
             work = ("-d", str(folder / f"worker-{number}-work"), "--webui-port", "0")
-            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *work, master)
+            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, *work, master)
         until(lambda: log.read_text().count("Registering worker") == 2, "both workers to register")
         yield Cluster(master, processes[1:])
     finally:
@@ -75,7 +75,7 @@ def standing(folder: Path, environment: Mapping[str, str], spark: Path) -> Itera
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster whose executors have what this process has."""
+    """A cluster, as the compose stack has it, whose executors have what this process has."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     with standing(tmp_path, environment, cds.spark_home()) as found:
         yield found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -33,7 +34,8 @@ _VERSIONS = {kind: f"opencdc.{kind}.schema.version" for kind in ("key", "payload
 
 def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
     """Returns the records of a source as a READ_SCHEMA batch. Data that names its schema, as the SDK encodes it, is
-    decoded; a record whose data cannot be is raw, with the error in its metadata."""
+    decoded. A record that cannot be taken as it is, by its data or its operation, has the error in its metadata; such
+    data is raw."""
     import numpy as np
     import pyarrow as pa
 
@@ -47,7 +49,7 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
     names: list[str] = []
     texts: list[str] = []
     ends = [0]
-    shapes = np.zeros(len(records), np.int8)
+    shapes, operations = np.zeros(len(records), np.int8), np.zeros(len(records), np.int8)
     columns: dict[str, list[bytes | None]] = {"key": [], "before": [], "after": []}
     keys, befores, afters = columns.values()
     for n, record in enumerate(records):
@@ -71,17 +73,25 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
                     except RecordError as error:
                         meta["conduit.error"] = f"{kind}: {error}"
             elif data.HasField("structured_data"):
-                raw = orjson.dumps(_object(data.structured_data))
-                shape |= bit
+                try:
+                    raw = orjson.dumps(_object(data.structured_data))
+                    shape |= bit
+                except RecordError as error:
+                    raw = str(data.structured_data).encode()
+                    meta["conduit.error"] = f"{kind}: {error}"
             elif not data.HasField("raw_data"):
                 raw = None
             into.append(raw)
         if shape:
             shapes[n] = shape
+        # Nothing is 0 in messages of connectors that leave it out.
+        if 0 < record.operation <= len(OPERATIONS):
+            operations[n] = record.operation - 1
+        elif record.operation:
+            meta["conduit.error"] = f"operation {record.operation} is none of {', '.join(OPERATIONS)}"
         names += meta
         texts += meta.values()
         ends.append(len(names))
-    operations = np.fromiter((max(0, record.operation - 1) for record in records), np.int8, len(records))
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.position for record in records], pa.binary()),
@@ -106,7 +116,9 @@ def _object(found: Any) -> dict[str, Any]:
 
 def _number(value: Any) -> int | float:
     number: float = value.number_value
-    whole = int(number) if abs(number) < EXACT else None  # neither infinite nor NaN
+    if not isfinite(number):
+        raise RecordError(f"a number is {number}, which JSON has not")
+    whole = int(number) if abs(number) < EXACT else None
     return whole if whole is not None and whole == number else number
 
 

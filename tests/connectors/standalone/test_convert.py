@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_tasks.connectors.standalone.convert import EXACT, _data, _object, encoded
+from conduit_tasks.connectors.standalone.convert import EXACT, _data, _object, batch_of, encoded
 from conduit_tasks.connectors.standalone.messages import message
 from conduit_tasks.errors import RecordError
 from conduit_tasks.record import jsons
@@ -16,7 +16,7 @@ from conduit_tasks.record.record import Record
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 values = st.recursive(
-    st.none() | st.booleans() | texts | st.integers(-EXACT, EXACT) | st.floats(allow_nan=False),
+    st.none() | st.booleans() | texts | st.integers(-EXACT, EXACT) | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
@@ -88,3 +88,27 @@ def test_half_of_a_surrogate_pair_is_refused(record: Record) -> None:
 @pytest.mark.parametrize("value", [EXACT, -EXACT, 2 * EXACT, 10**22])
 def test_whole_numbers_that_are_doubles_pass(value: int) -> None:
     assert read(_data({"n": value})) == {"n": value}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"operation": 9}, "operation 9 is none of create, update, delete, snapshot"),
+        ({"operation": -1}, "operation -1 is none of"),
+        ({"operation": 1, "nan": float("nan")}, "payload: a number is nan, which JSON has not"),
+        ({"operation": 1, "nan": float("-inf")}, "payload: a number is -inf, which JSON has not"),
+    ],
+)
+def test_a_record_that_cannot_be_taken_as_it_is_says_why_and_is_whole(fields: dict[str, Any], says: str) -> None:
+    # Given records of a connector, the second of which no schema of ours can hold
+    record = message("opencdc.v1.Record")
+    records = [record(position=b"%d" % n, operation=n, metadata={"n": str(n)}) for n in (0, 1, 2, 3, 4)]
+    records[1].operation = fields["operation"]
+    records[1].payload.after.structured_data.update({"a": [fields.get("nan", 1.5)]})
+    # Then it has the error, which makes a dead letter of it, and the others are as they were
+    batch = batch_of(records, None)  # type: ignore[arg-type]
+    metadata = [dict(m) for m in batch.column("metadata").to_pylist()]
+    assert metadata[1].pop("conduit.error").startswith(says)
+    assert metadata == [{"n": str(n)} for n in (0, 1, 2, 3, 4)]
+    assert batch.column("operation").to_pylist() == [0, 0, 1, 2, 3]
+    assert "a" in batch.column("after").to_pylist()[1].decode()
