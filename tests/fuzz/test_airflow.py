@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from conduit_tasks.airflow import rest
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.stack import api as airflow
 from tests.fuzz.hostile import BYTES, ending, fuzzed
@@ -28,8 +29,8 @@ BODIES = [
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(airflow, "TRIES", 2)
-    monkeypatch.setattr(airflow, "PAUSE", 0.0)
+    monkeypatch.setattr(rest, "TRIES", 2)
+    monkeypatch.setattr(rest, "PAUSE", 0.0)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.stack.environment import component_environment
+from conduit_tasks.stack.environment import USER, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout
 from tests.stack.conftest import Receiver, Stack, until
 
@@ -172,7 +172,12 @@ def test_the_examples_run(stack: Stack) -> None:
                 name = file.name.replace("orders", "sold")
                 (stack.home / to / name).write_text(file.read_text().replace("orders", "sold"))
     with stack.lent("sold"), stack.api() as api:
-        for dag in ("nightly", "report", "wait"):
+        # With a connection for the one that asks the API
+        host, _, port = stack.state.api_url.removeprefix("http://").rpartition(":")
+        login = {"login": USER, "password": load_secrets(Layout(stack.home))["password"]}
+        connection = {"connection_id": "conduit_default", "conn_type": "http", "host": host, "port": int(port), **login}
+        api.request("POST", "/connections", json=connection)
+        for dag in ("nightly", "report", "wait", "again"):
             until(lambda dag=dag: api.dag(dag))  # type: ignore[misc]
             api.request("PATCH", f"/dags/{dag}", json={"is_paused": False})
         # When the DAG runs of which the pipeline is a part: Airflow makes up for the last night
@@ -195,7 +200,13 @@ def test_the_examples_run(stack: Stack) -> None:
         again = {task["task_id"]: task["state"] for task in api.tasks("nightly", "again")}
         assert (again["sold.destinations.lake"], again["tell_the_team"]) == ("skipped", "success")
         assert api.request("GET", "/dags/report/dagRuns")["total_entries"] == 1
-        for dag in ("nightly", "report", "wait"):
+        # And a task has asked the API
+        api.trigger("again", "by-hand", {})
+        until(lambda: api.run("again", "by-hand")["state"] in ("success", "failed"))
+        path = "/dags/again/dagRuns/by-hand/taskInstances/send_again/xcomEntries/return_value"
+        assert api.request("GET", path)["value"] == "nothing to send again"
+        api.request("DELETE", "/connections/conduit_default")
+        for dag in ("nightly", "report", "wait", "again"):
             (stack.home / "dags" / f"{dag}.py").unlink()
 
 

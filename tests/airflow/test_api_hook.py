@@ -1,0 +1,109 @@
+"""The hook that tasks of other DAGs call the API with, at a real server that answers as the plugin does."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from conduit_tasks.airflow import ConduitHook
+from conduit_tasks.airflow.rest import ApiError
+from conduit_tasks.errors import ConfigError
+
+ROW = {"id": "a/b", "status": "running"}
+ANSWERS: dict[str, Any] = {
+    "GET /conduit/v1/pipelines?attention=true": {"items": [ROW], "total": 1},
+    "GET /conduit/v1/pipelines/a%2Fb": ROW,
+    "POST /conduit/v1/pipelines/p/start": {"status": "running"},
+    "POST /conduit/v1/pipelines/p/stop": {"status": "stopped"},
+    "POST /conduit/v1/pipelines/p/dead-letters/redrive": {"shares": [], "run_id": None},
+    "GET /conduit/v1/pipelines/p/issues": {"items": []},
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
+    """A server, and the connection that names it; what it was asked."""
+    seen: list[tuple[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
+            what = f"{self.command} {self.path}"
+            if what == "POST /auth/token":
+                good = body == {"username": "ann", "password": "hush"}
+                return self.answer(201 if good else 401, {"access_token": "t0k3n"} if good else {"detail": "no"})
+            if self.headers.get("Authorization") != "Bearer t0k3n":
+                return self.answer(401, {"detail": "who are you?"})
+            seen.append((what, body))
+            found = ANSWERS.get(what)
+            return self.answer(200 if found else 404, found or {"detail": "there is no such pipeline"})
+
+        do_GET = do_POST
+
+        def answer(self, status: int, body: Any) -> None:
+            text = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    connect(monkeypatch, login="ann", password="hush", port=server.server_port)
+    yield seen
+    server.shutdown()
+    server.server_close()
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **about: Any) -> None:
+    connection = {"conn_type": "http", "host": "127.0.0.1", **about}
+    monkeypatch.setenv("AIRFLOW_CONN_CONDUIT_DEFAULT", json.dumps(connection))
+
+
+def test_it_calls_the_api_as_the_user_of_its_connection(asked: list[tuple[str, Any]]) -> None:
+    hook = ConduitHook()
+    assert hook.pipelines(attention=True) == [ROW]
+    assert hook.status("a/b") == ROW
+    assert hook.start("p") == {"status": "running"}
+    assert hook.stop("p", deadline=5) == {"status": "stopped"}
+    assert hook.redrive("p", dry_run=True, classes=["http 503"]) == {"shares": [], "run_id": None}
+    assert hook.call("GET", "/pipelines/p/issues") == {"items": []}
+    assert asked == [
+        ("GET /conduit/v1/pipelines?attention=true", None),
+        ("GET /conduit/v1/pipelines/a%2Fb", None),
+        ("POST /conduit/v1/pipelines/p/start", {}),
+        ("POST /conduit/v1/pipelines/p/stop", {"deadline": 5}),
+        ("POST /conduit/v1/pipelines/p/dead-letters/redrive", {"dry_run": True, "classes": ["http 503"]}),
+        ("GET /conduit/v1/pipelines/p/issues", None),
+    ]
+
+
+def test_a_token_may_stand_in_place_of_a_login(asked: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    port = json.loads(os.environ["AIRFLOW_CONN_CONDUIT_DEFAULT"])["port"]
+    connect(monkeypatch, host=f"http://127.0.0.1:{port}/", password="t0k3n")
+    assert ConduitHook().start("p") == {"status": "running"}
+
+
+def test_what_is_refused_says_what_the_api_said(asked: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ApiError, match="404 there is no such pipeline"):
+        ConduitHook().status("q")
+    port = json.loads(os.environ["AIRFLOW_CONN_CONDUIT_DEFAULT"])["port"]
+    connect(monkeypatch, login="ann", password="wrong", port=port)
+    with pytest.raises(ApiError, match="refuses the user 'ann'; see connection 'conduit_default'") as found:
+        ConduitHook().status("p")
+    assert "wrong" not in str(found.value)
+
+
+def test_a_connection_without_a_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, host="", login="ann")
+    with pytest.raises(ConfigError, match="connection 'conduit_default' has no host"):
+        ConduitHook().pipelines()
