@@ -40,16 +40,18 @@ def ask(pipeline: Pipeline, start: str, end: str, destinations: list[str] | tupl
     kind = next((w for w in WHAT if w == what), None)
     if kind is None:
         raise ConfigError(f"what to replay is one of {', '.join(WHAT)}, not {what!r}")
-    first, last = _boundary("from", start), _boundary("to", end)
+    first, last = _boundary("begin (from)", start), _boundary("end (to)", end)
     if first >= last:
-        raise ConfigError(f"the interval from {start} to {end} is empty: --to comes after --from, and is not inside")
+        raise ConfigError(
+            f"the interval from {start} to {end} is empty: its end comes after its begin, and is not inside"
+        )
     return Ask(first, last, tuple(d for d in ids if not destinations or d in destinations), kind)
 
 
 def _boundary(name: str, value: str) -> int:
     found = moment(value)
     if found is None or found < 0:
-        raise ConfigError(f"--{name} {value!r} is no date and time since 1970, such as 2013-03-01")
+        raise ConfigError(f"the {name} of the interval, {value!r}, is no date and time since 1970, such as 2013-03-01")
     return found
 
 

@@ -247,6 +247,7 @@ async def _records(site: str, tab: Tab) -> None:
     refused = await tab.js("document.querySelector('article.open').innerText")
     assert "nacked" in refused
     assert "http 400" in refused
+    await tab.js("document.querySelector('#r-0 summary').click()")
     assert "stamp" in await tab.js("document.querySelector('#r-0 .diff .come').closest('tbody').innerText")
     await picture(tab, "records")
     # One of them is tried with a click

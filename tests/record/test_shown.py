@@ -50,6 +50,9 @@ def test_a_pair_of_a_secret_name_and_its_value_is_masked() -> None:
     masked = [{"name": "Authorization", "value": "***"}, {"Name": "Accept", "Value": "text/plain"}]
     assert shown({**given, "copy": "was Basic eDp5"}) == {"headers": masked, "copy": "was ***"}
     assert shown({"key": "api-key", "values": ["first-key"], "n": 1}) == {"key": "api-key", "values": "***", "n": 1}
+    assert shown({"name": "password", "value": "hunter22"}) == {"name": "password", "value": "***"}
+    for other in ({"k": "password", "v": "hunter22"}, {"pair": ["password", "hunter22"]}):
+        assert shown(other) == other, "docs/records.md says that these are not found"
     assert shown({"name": "the secret garden", "author": "F. H. B."})["name"] == "the secret garden"
 
 

@@ -243,7 +243,7 @@ def test_what_a_destination_missed_while_it_was_away_is_not_taken_for_delivered(
     ("start", "end", "names", "what", "said"),
     [
         ("2013-03-02", "2013-03-01", (), "all", "is empty"),
-        ("soon", "2013-03-01", (), "all", "--from 'soon'"),
+        ("soon", "2013-03-01", (), "all", "of the interval, 'soon', is no date"),
         ("2013-03-01", "2013-03-02", ("x",), "all", "no destination x"),
         ("2013-03-01", "2013-03-02", (), "some", "one of missing"),
     ],

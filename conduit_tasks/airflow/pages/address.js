@@ -4,10 +4,16 @@ import { count, el } from "./parts.js";
 export const PAGE = 50;
 export const framedFor = new URLSearchParams(location.search).get("dag");
 
+/** @param {string} part */
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { throw new Error(`The address has a part that cannot be read: ${part}. Go back to the list of pipelines.`); }
+}
+
+// Raises an error that says what is wrong with the address.
 /** @returns {Route} */
 export function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [id, view = "", ...rest] = path.split("/").map(decodeURIComponent);
+  const [id, view = "", ...rest] = path.split("/").map(decoded);
   return { id, view, rest, query: new URLSearchParams(query) };
 }
 
@@ -17,9 +23,15 @@ export function address(parts, query = {}) {
   return `#/${parts.map(encodeURIComponent).join("/")}${kept.length ? `?${new URLSearchParams(kept.map(([name, value]) => [name, String(value)]))}` : ""}`;
 }
 
+// Beyond the end it goes to the last page: what has come by then is not shown.
 /** @param {Page<unknown>} found @param {Route} r */
 export function pager(found, r) {
-  const to = (/** @type {number} */ offset) => () => { location.hash = address([r.id, r.view].filter(Boolean), { ...Object.fromEntries(r.query), offset }); };
+  const place = (/** @type {number} */ offset) => address([r.id, r.view].filter(Boolean), { ...Object.fromEntries(r.query), offset });
+  const to = (/** @type {number} */ offset) => () => { location.hash = place(offset); };
+  if (found.offset && found.offset >= found.total) {
+    history.replaceState(null, "", place(Math.floor(Math.max(0, found.total - 1) / PAGE) * PAGE));
+    document.dispatchEvent(new Event("conduit:again"));
+  }
   const last = Math.min(found.offset + found.items.length, found.total);
   return el("p", {},
     el("button", { id: "newer", onclick: to(Math.max(0, found.offset - PAGE)), disabled: found.offset === 0 }, "← Previous"), " ",

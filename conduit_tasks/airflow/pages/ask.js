@@ -3,6 +3,14 @@ import { ROOT } from "./parts.js";
 
 export const API = `${ROOT}/conduit/v1/pipelines`;
 
+export class Refusal extends Error {
+  /** @param {number} status @param {string} detail */
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
 /** @param {string} path @param {Query} [query] @param {Json} [body] @returns {Promise<Json>} */
 export async function ask(path, query = {}, body = undefined) {
   const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
@@ -12,7 +20,7 @@ export async function ask(path, query = {}, body = undefined) {
     body: body && JSON.stringify(body),
   });
   const found = await answer.json().catch(() => ({ detail: `the server answered ${answer.status}; look at its log` }));
-  if (!answer.ok) throw new Error(answer.status === 401 ? "You are not signed in any more: reload Airflow." : found.detail);
+  if (!answer.ok) throw new Refusal(answer.status, answer.status === 401 ? "You are not signed in any more: reload Airflow." : found.detail);
   return found;
 }
 

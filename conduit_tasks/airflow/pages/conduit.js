@@ -2,7 +2,7 @@
 import { address, framedFor, route } from "./address.js";
 import { ask } from "./ask.js";
 import { microBatches } from "./batches.js";
-import { said, trouble } from "./head.js";
+import { said, titled, trouble } from "./head.js";
 import { issues } from "./issues.js";
 import { deadLetter, deadLetters } from "./letters.js";
 import { list } from "./list.js";
@@ -23,12 +23,14 @@ let turn = 0, timer = 0, shown = "", /** @type {(() => void) | null} */ close = 
 
 async function show() {
   clearTimeout(timer);
-  const mine = ++turn, r = route();
+  const mine = ++turn;
   if (shown !== location.hash) { close?.(); close = null; }
   let still = false;
   try {
+    const r = route();
     /** @type {View | undefined} */
     const view = r.id ? VIEWS[r.view] : list;
+    titled(r);
     if (!view) throw new Error(`There is no page ${r.view}; go back to the list of pipelines.`);
     still = Boolean(view.still); // it costs too much to be looked at again and again, or holds what is being written
     const found = await view(r), going = Array.isArray(found) ? null : found;
@@ -53,6 +55,8 @@ async function show() {
   } catch (error) {
     if (mine !== turn) return;
     trouble(error.message);
+    // A value that cannot be one does not become one later.
+    still ||= [400, 422].includes(error.status);
     if (shown !== location.hash) page.replaceChildren(el("p", {}, el("a", { href: "#/" }, "All pipelines")));
   }
   if (mine === turn && !still && !close && !document.hidden) timer = setTimeout(show, POLL);
@@ -75,7 +79,7 @@ function followTheme() {
 
 async function begin() {
   followTheme();
-  if (framedFor && !route().id) {
+  if (framedFor && !location.hash.replace(/^#\/?/, "")) {
     try {
       const found = await ask("", { dag: framedFor, limit: 1 });
       if (found.items.length) history.replaceState(null, "", address([found.items[0].id]));

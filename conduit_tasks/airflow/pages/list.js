@@ -6,8 +6,8 @@ import { plot } from "./plot.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const SORTS = ["attention", "id"];
-/** @type {ReturnType<typeof plot> | null} */
-let chart = null;
+/** @type {ReturnType<typeof over> | null} */
+let chart = null; // it lives on, with what it is zoomed to, while the page around it is drawn again
 
 // Records in each five minutes of the last two hours, as bars.
 /** @param {number[]} recent */
@@ -42,11 +42,36 @@ function oldest(p) {
   return [of ? el("span", { title: of.id }, age(of.age)) : "–", deadline === null ? "–" : age(deadline)];
 }
 
+// What all of them read, zoomed by drag or keyboard.
+function over() {
+  let /** @type {[number[], number[]]} */ found = [[], []], /** @type {Interval} */ interval = null;
+  const all = el("button", { id: "zoom-all", disabled: true, onclick: () => zoom(null) }, "Show all");
+  const { node, set: draw } = plot({ id: "all", title: "Read by all of them, records in five minutes", lines: [{ label: "read", color: 0, step: true }], zoom });
+
+  /** @param {Interval} to */
+  function zoom(to) {
+    if (JSON.stringify(to) === JSON.stringify(interval)) return;
+    interval = to;
+    all.disabled = to === null;
+    draw(found, interval);
+  }
+
+  /** @param {Summary} summary */
+  function set({ at, recent }) {
+    const step = 300, last = Math.floor(at / step) * step;
+    found = [recent.map((_, n) => last - (recent.length - 1 - n) * step), recent];
+    if (interval && interval[1] <= found[0][0]) zoom(null); // it has moved out of what is known
+    else draw(found, interval);
+  }
+
+  node.querySelector("figcaption")?.append(" ", all);
+  return { node, set };
+}
+
 /** @param {Summary} summary */
 function overall(summary) {
-  chart ??= plot({ id: "all", title: "Read by all of them, records in five minutes", lines: [{ label: "read", color: 0, step: true }] });
-  const step = 300, last = Math.floor(summary.at / step) * step;
-  chart.set([summary.recent.map((_, n) => last - (summary.recent.length - 1 - n) * step), summary.recent], null);
+  chart ??= over();
+  chart.set(summary);
   return chart.node;
 }
 

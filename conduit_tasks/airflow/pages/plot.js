@@ -3,6 +3,7 @@ import { count, el, table, when } from "./parts.js";
 import uPlot from "./uplot.js";
 
 const HEIGHT = 170, ROWS = 120;
+const LEAST = 0.06; // of a stack's highest: about six pixels
 const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
 const sync = uPlot.sync("time");
 const color = (/** @type {string} */ name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -10,6 +11,21 @@ const color = (/** @type {string} */ name) => getComputedStyle(document.document
 export const SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
 // A figure between two steps without any would be no line.
 const alone = (/** @type {Figures} */ line) => line.flatMap((n, at) => (n !== null && (line[at - 1] ?? null) === null && (line[at + 1] ?? null) === null ? [at] : []));
+
+// Figures of stacked lines, of which a few beside many are as high as can be seen; the highest of that moment gives it to them.
+/** @param {Figures[]} lines @returns {number[][]} */
+function visible(lines) {
+  const shown = lines.map((line) => line.map((n) => n ?? 0)), sum = (/** @type {number} */ at) => shown.reduce((all, line) => all + line[at], 0);
+  const totals = (shown[0] ?? []).map((_, at) => sum(at)), most = Math.max(0, ...totals);
+  totals.forEach((total, at) => {
+    const least = Math.min(most * LEAST, total / (2 * lines.length)), highest = shown.reduce((a, b) => (b[at] > a[at] ? b : a));
+    for (const line of shown) if (line !== highest && line[at] > 0 && line[at] < least) {
+      highest[at] -= least - line[at];
+      line[at] = least;
+    }
+  });
+  return shown;
+}
 
 // The times at which a chart begins and ends.
 /** @param {uPlot} u @returns {[number, number]} */
@@ -26,12 +42,13 @@ function hours(u, ticks, axis, space, step) {
   });
 }
 
+// `zoom`: is told of another interval, and sets it; `pick`: is told of a moment that was chosen, if one can be.
 // `lines`: [{ label, color, dash, step }]; `format`: of a figure, for people; `stacked`: each line stands on the one before it.
 /** @param {Plotted} about */
-export function plot({ id, title, lines, format = count, steps, stacked = false, zoom = () => {}, pick = () => {} }) {
+export function plot({ id, title, lines, format = count, steps, stacked = false, zoom, pick }) {
   let /** @type {[number[], ...Figures[]]} */ data = [[], ...lines.map(() => [])], /** @type {uPlot | null} */ chart = null, quiet = false;
   const holder = el("div", { class: "plot", tabindex: 0, role: "group", id: `c-${id}`, onkeydown: key,
-    "aria-label": `${title}. Left and right: look at a moment; plus and minus: zoom; 0: all; Enter: what ran then.` });
+    "aria-label": `${title}. Left and right: look at a moment; plus and minus: zoom; 0: all${pick ? "; Enter: what ran then" : ""}.` });
   const spoken = el("span", { class: "spoken", "aria-live": "polite" });
   const behind = el("div");
   const details = el("details", { id: `t-${id}`, ontoggle: () => tabulate() }, el("summary", {}, "As a table"), behind);
@@ -62,7 +79,7 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
       bands: stacked ? lines.slice(1).map((_, n) => ({ series: [n + 2, n + 1] })) : [],
       hooks: {
         setScale: [(u, name) => { if (name === "x" && !quiet) zoom(whole(u) ? null : ends(u)); }],
-        ready: [(u) => u.over.addEventListener("click", () => { if (typeof u.cursor.idx === "number" && !u.select.width) pick(data[0][u.cursor.idx]); })],
+        ready: [(u) => u.over.addEventListener("click", () => { if (typeof u.cursor.idx === "number" && !u.select.width) pick?.(data[0][u.cursor.idx]); })],
       },
     };
   }
@@ -80,8 +97,8 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
   /** @returns {[number[], ...Figures[]]} */
   function drawn() {
     if (!stacked) return data;
-    const sums = data[0].map(() => 0);
-    return [data[0], ...data.slice(1).map((line) => line.map((n, at) => (sums[at] += n ?? 0)))];
+    const sums = data[0].map(() => 0), shown = visible(data.slice(1));
+    return [data[0], ...shown.map((line) => line.map((n, at) => (sums[at] += n)))];
   }
 
   function make() {
@@ -98,7 +115,7 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
     else if (event.key === "Home" || event.key === "End") look(event.key === "Home" ? 0 : last);
     else if (event.key === "+" || event.key === "-") zoom(around(chart, data[0][here], event.key === "+" ? 0.5 : 2));
     else if (event.key === "0" || event.key === "Escape") zoom(null);
-    else if (event.key === "Enter") pick(data[0][here]);
+    else if (event.key === "Enter" && pick) pick(data[0][here]);
     else return;
     event.preventDefault();
   }

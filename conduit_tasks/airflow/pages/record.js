@@ -1,6 +1,6 @@
 // Records found by id, key or a field, and a record's delivery history.
 import { address, entries } from "./address.js";
-import { ask, of } from "./ask.js";
+import { ask, of, Refusal } from "./ask.js";
 import { head } from "./head.js";
 import { count, el, plural, table } from "./parts.js";
 import { waterfall } from "./waterfall.js";
@@ -31,24 +31,38 @@ function searched(found) {
   ].filter(Boolean).map((text) => el("p", { class: "dim" }, text));
 }
 
-/** @param {Route} r @returns {Promise<Child[]>} */
+// What is wrong with what was looked for; it does not come right by itself, so it is not asked again.
+/** @param {Child[]} out @param {string} text @returns {Going} */
+const wrong = (out, text) => ({ nodes: [...out, el("p", { class: "first-error", role: "alert", id: "not-found" }, text)], close: () => {} });
+
+/** @param {Route} r @returns {Promise<Child[] | Going>} */
 export async function record(r) {
   const graph = await ask(of(r.id, "topology"));
   const id = r.rest[0], by = id ? ID : r.query.get("by") ?? ID, value = id ?? r.query.get("value") ?? "";
-  const path = of(r.id, "records", "find");
-  const { fields } = await ask(path);
+  const { fields } = await ask(of(r.id, "records", "find"));
   const out = [...head(r, graph.dag_id), el("h2", {}, "A record's delivery history"), form(r, fields, by, value)];
+  try {
+    return await found(r, graph.dag_id, out, id, by, value);
+  } catch (error) {
+    if (error instanceof Refusal && [400, 404, 422].includes(error.status)) return wrong(out, error.message);
+    throw error;
+  }
+}
+
+/** @param {Route} r @param {string} dag @param {Child[]} out @param {string | undefined} id @param {string} by @param {string} value @returns {Promise<Child[] | Going>} */
+async function found(r, dag, out, id, by, value) {
   if (!id && by !== ID && value) {
     /** @type {Page<Place> & Searched} */
-    const found = await ask(path, { field: by, value });
+    const found = await ask(of(r.id, "records", "find"), { field: by, value });
     return [...out, table(["#Micro-batch", "#Record", "Id", "Source", "Partition"],
       found.items.map((p) => [count(p.micro_batch), p.seq, el("a", { href: address([r.id, "record", p.id], { "micro-batch": p.micro_batch }) }, p.id), p.source, p.partition]),
       found.left ? "None yet." : "No record that the spool holds has it, or it is masked."), ...searched(found)];
   }
   if (!id) return out;
+  if (!/^[0-9a-f]{8,128}$/i.test(id)) return wrong(out, `“${id}” is no record id: one has 8 to 128 of the digits 0–9 and a–f, as the pages Records and Dead letters show it.`);
   /** @type {{ places: Place[], attempts: Json[], left: number }} */
   const found = await ask(of(r.id, "records", id, "history"), { micro_batch: r.query.get("micro-batch") });
-  return [...out, ...found.places.map(waterfall),
+  return [...out, ...found.places.map((place) => waterfall(place, dag)),
     found.left ? el("p", { class: "dim" }, `Looking: ${plural(found.left, "micro-batch", "micro-batches")} of the spool to go through.`) : null,
     found.places.length && !found.attempts.length ? el("p", { class: "dim" }, "No attempt was made at it.") : null];
 }

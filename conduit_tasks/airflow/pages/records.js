@@ -18,6 +18,11 @@ function answer(one) {
 
 const text = (/** @type {Json} */ record) => JSON.stringify({ ...record, position: undefined }, null, 2);
 
+// The key and the payload on one line.
+/** @param {Json} record */
+const brief = ({ key, payload }) => [key, payload?.after ?? payload?.before ?? payload].filter((part) => part !== null && part !== undefined)
+  .map((part) => (typeof part === "string" ? part : JSON.stringify(part)).slice(0, 300)).join(" · ") || "no payload";
+
 // As it came, and where that differs, as the destination's processors make it.
 /** @param {Peeked} one */
 function content(one) {
@@ -25,7 +30,8 @@ function content(one) {
   const whole = el("pre", { tabindex: 0, "aria-label": "The record" }, text(one.record));
   const left = one.sent?.left_out.length ? el("p", { class: "dim" }, `Without ${one.sent.left_out.join(", ")}, which would make calls or need Spark.`) : null;
   const differs = sent.length ? sideBySide(text(one.record).split("\n"), sent.flatMap((each) => text(each).split("\n")), "As wanted", "As sent, by the file as it is now") : null;
-  return [whole, differs, left];
+  // One line of each, or twenty of them are a page that nobody gets to the end of.
+  return el("details", { class: "fold" }, el("summary", {}, brief(one.record)), whole, differs, left);
 }
 
 /** @param {Route} r @returns {Promise<Child[]>} */
@@ -51,7 +57,7 @@ export async function records(r) {
         el("a", { href: address([r.id, "try"], { place: one.place }) }, "Try it"),
         el("a", { href: address([r.id, "record", one.id], { "micro-batch": one.micro_batch }) }, "Its history")),
       answer(one),
-      ...content(one))),
+      content(one))),
     found.records.length ? null : el("p", { class: "dim" }, "There is none here in the newest micro-batches of the spool."),
   ];
 }

@@ -34,7 +34,7 @@ export async function replays(r) {
   const field = (/** @type {"from" | "to"} */ name, /** @type {string} */ text) => el("label", {}, text, el("input", { name, id: `f-${name}`, required: true, value: words[name],
     placeholder: "2013-03-01T00:00" }));
   form.append(
-    field("from", "From (UTC)"), field("to", "Before"),
+    field("from", "From (UTC)"), field("to", "To, exclusive (UTC)"),
     el("label", {}, "What", el("select", { name: "what", id: "f-what" }, ...["missing", "failed", "all"].map((o) =>
       el("option", { value: o, selected: o === words.what }, o)))),
     el("fieldset", {}, el("legend", {}, "Destinations (none chosen: all)"), ...graph.destinations.map((d) => el("label", {},

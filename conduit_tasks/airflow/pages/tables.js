@@ -11,7 +11,8 @@ export function liveTable(heads, ids, caption) {
     cells.set(id, row);
     return el("tr", {}, ...row);
   });
-  const kind = (/** @type {string} */ h) => (h.startsWith("#") ? "number" : h === "Status" ? "status" : null);
+  // By its class a column has its width.
+  const kind = (/** @type {string} */ h) => `${h.startsWith("#") ? "number " : ""}c-${h.replace("#", "").toLowerCase().replace(/[^a-z]+/g, "-")}`;
   const head = el("tr", {}, ...heads.map((h) => el("th", { scope: "col", class: kind(h) }, h.replace("#", ""))));
   const node = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption ?? "As a table" },
     el("table", { class: "live" }, el("thead", {}, head), el("tbody", {}, ...body)));

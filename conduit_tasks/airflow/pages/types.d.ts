@@ -85,7 +85,7 @@ interface Charts { node: HTMLElement; set: (curves: Series) => void }
 interface Line { label: string; color: number; dash?: number; step?: boolean }
 interface Plotted {
   id: string; title: string; lines: Line[]; format?: (n: number) => string; steps?: number[]; stacked?: boolean;
-  zoom?: (to: Interval) => void; pick?: (at: number) => void;
+  zoom: (to: Interval) => void; pick?: (at: number) => void;
 }
 
 interface Letter {

@@ -1,5 +1,5 @@
 // A record's way through one micro-batch: a table whose bars stand below each other on one scale of time.
-import { count, el, plural } from "./parts.js";
+import { count, el, outward, plural } from "./parts.js";
 
 const WIDTH = 1000, HIGH = 14;
 const NS = "http://www.w3.org/2000/svg";
@@ -35,8 +35,15 @@ const answer = (/** @type {WayStep} */ step) => [step.outcome && (step.exact ? s
 /** @param {WayStep} step @param {number} first */
 const after = ({ began, ended }, first) => { const at = began ?? ended; return at === null ? null : at - first; };
 
-/** @param {Place} place */
-function steps(place) {
+// A link to a run, whose name has the DAG before it unless it is one of the pipeline's own; what is no run of Airflow is a text.
+/** @param {string | null} run @param {string} dag */
+function toRun(run, dag) {
+  const [id, of] = (run ?? "").split("/").reverse();
+  return /^[A-Za-z0-9_.~:+-]+$/.test(id) ? outward(`/dags/${encodeURIComponent(of ?? dag)}/runs/${encodeURIComponent(id)}`, id) : run ?? "–";
+}
+
+/** @param {Place} place @param {string} dag */
+function steps(place, dag) {
   const times = place.steps.flatMap((s) => [s.began, s.ended]).filter((t) => t !== null);
   const first = Math.min(...times), whole = Math.max(...times) - first || 1;
   const heads = ["Step", "Node", "Way", "Began (UTC)", "#After", "#Took", "Answer", "Error", "Run"];
@@ -46,18 +53,18 @@ function steps(place) {
     el("tbody", {}, ...place.steps.map((step) => el("tr", {},
       el("th", { scope: "row" }, step.step), el("td", {}, step.node), el("td", { class: "bar" }, bar(step, first, whole)),
       el("td", {}, clock(step.began ?? step.ended)), el("td", { class: "number" }, seconds(after(step, first))),
-      el("td", { class: "number" }, seconds(lasted(step))), el("td", { class: step.outcome === "nacked" ? "error" : null }, answer(step) || "–"),
-      el("td", { class: "error" }, step.error ?? ""), el("td", {}, step.run ?? "–"))))));
+      el("td", { class: "number" }, seconds(lasted(step))), el("td", { class: step.outcome === "nacked" ? "answer error" : "answer" }, answer(step) || "–"),
+      el("td", { class: step.error ? "error text" : "error" }, step.error ?? ""), el("td", {}, toRun(step.run, dag)))))));
 }
 
 const target = (/** @type {Place["targets"][0]} */ t) => (t.attempts ? `${t.destination}: ${t.outcome}${t.error_class ? `, ${t.error_class}` : ""}, ${plural(t.attempts, "attempt")} in ${seconds(t.seconds)}`
   : `${t.destination}: no attempt`);
 
-/** @param {Place} place */
-export function waterfall(place) {
+/** @param {Place} place @param {string} dag */
+export function waterfall(place, dag) {
   return el("section", { class: "place", id: `m-${place.micro_batch}-${place.seq}-${place.ord}` },
-    el("h3", {}, `Micro-batch ${count(place.micro_batch)}, record ${place.seq}, from ${place.source} ${place.partition}: ${place.state} as a whole`),
+    el("h3", {}, `Micro-batch ${count(place.micro_batch)}, record ${place.seq}, from ${[place.source, place.partition].filter(Boolean).join(" ")}: ${place.state} as a whole`),
     place.targets.length ? el("p", {}, place.targets.map(target).join("; ") + ".") : null,
-    place.steps.length ? steps(place) : null,
+    place.steps.length ? steps(place, dag) : null,
     ...place.notes.map((note) => el("p", { class: "dim" }, note)));
 }
