@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ class Airflow:
         """Returns the worker's process and all that it has started."""
         found = psutil.Process(self.running[worker].pid)
         return [found, *found.children(recursive=True)]
+
+    def works_on(self, worker: str, node: str) -> bool:
+        """Returns whether a process that the worker has started is an application of this node."""
+        for process in self.family(worker):
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if node in process.cmdline():
+                    return True
+        return False
 
     def _airflow(self, *arguments: str) -> str:
         return self._run([str(self.programs / "airflow"), *arguments], 0)

@@ -81,7 +81,7 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     airflow.until(lambda: len(receiver.got) > 100)
     airflow.until(lambda: delivered(airflow) == 100)
     # When the worker that delivers dies, with everything that it has started
-    [worker] = [w for w in WORKERS if any("destinations.out" in p.cmdline() for p in airflow.family(w))]
+    [worker] = [w for w in WORKERS if airflow.works_on(w, "destinations.out")]
     airflow.kill(worker)
     sent = len(receiver.got)
     receiver.gate.set()
