@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 OPTION = re.compile(r"pass(word|phrase|wd)?|secret|token|credential|private.?key|api.?key|access.?key", re.IGNORECASE)
 """Options of a `standalone:` connector, which does not say itself which of them are secret."""
@@ -14,3 +15,13 @@ FIELD = re.compile(
     re.IGNORECASE,
 )
 """Fields of records that people look at: keys, addresses and passengers are shown, or nothing could be looked for."""
+
+
+def secret_values(settings: Iterable[Mapping[str, str]]) -> list[str]:
+    """Returns the values of these settings whose names say that they are secret."""
+    return [
+        value
+        for of in settings
+        for name, value in of.items()
+        if OPTION.search(name) or FIELD.search(name) or "auth." in name
+    ]

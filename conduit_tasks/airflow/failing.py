@@ -139,7 +139,7 @@ def without_secrets(text: str, pipeline_id: str) -> str:
 
     from conduit_tasks.connectors.hiding import hiding
     from conduit_tasks.pipeline.load import get_pipeline
-    from conduit_tasks.secret_names import FIELD, OPTION
+    from conduit_tasks.secret_names import secret_values
 
     try:
         pipeline = get_pipeline(pipeline_id)
@@ -149,10 +149,8 @@ def without_secrets(text: str, pipeline_id: str) -> str:
         connectors: list[Source | Destination] = [*pipeline.sources, *pipeline.destinations]
         processors = [*pipeline.processors, *(p for each in connectors for p in each.processors)]
         settings = [*(c.settings for c in connectors), *(p.settings for p in processors)]
-    names = {name for of in settings for name in of if OPTION.search(name) or FIELD.search(name) or "auth." in name}
-    secrets = [value for of in settings for name, value in of.items() if name in names]
     # Whole ones first: of a secret that has another one within, the rest would be left.
-    return str(redact(hiding(secrets)(masked(text))))
+    return str(redact(hiding(secret_values(settings))(masked(text))))
 
 
 def clipped(text: str) -> str:

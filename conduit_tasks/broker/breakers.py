@@ -6,6 +6,7 @@ after them goes well, never per record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
@@ -93,9 +94,9 @@ class Breakers:
         """Forgets the failures, as a send went well. Raises Fenced."""
         self._access.run(scripts.UNTRIP, self._places(destination), token=token)
 
-    def book(self, destination: str, token: int, options: Breaker) -> Book:
-        """Returns the same operations on one destination, under a lease."""
-        return Book(self, destination, token, options)
+    def book(self, destination: str, token: int, options: Breaker, hide: Callable[[str], str] = str) -> Book:
+        """Returns the same operations on one destination, under a lease. `hide`: hides secrets in errors."""
+        return Book(self, destination, token, options, hide)
 
     def _places(self, destination: str) -> dict[str, str]:
         return {
@@ -130,6 +131,7 @@ class Book:
     destination: str
     token: int
     options: Breaker
+    hide: Callable[[str], str]
 
     def state(self) -> BreakerState | None:
         """See `Breakers.get`."""
@@ -149,7 +151,7 @@ class Book:
             probe=probe,
             tried=tried,
             retry_after=retry_after,
-            error=error,
+            error=self.hide(error),
         )
 
     def untrip(self) -> None:

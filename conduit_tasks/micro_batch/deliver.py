@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.connectors.hiding import hiding
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.errors import ConduitError, Fenced, LeaseHeld, Unavailable
 from conduit_tasks.micro_batch import runs
@@ -29,6 +30,7 @@ from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.micro_batch.size import of_micro_batch
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.waiting import LOOK
+from conduit_tasks.secret_names import secret_values
 from conduit_tasks.topology import Destination, Node
 
 if TYPE_CHECKING:
@@ -192,8 +194,8 @@ class Drain:
         except Unavailable as error:
             # It is only told: whether it can be kept or not, the destination is down.
             with suppress(ConduitError):
-                note = self.context.broker.outages.note
-                note(self.destination.id, self.lease.token, str(error), self.context.owner)
+                said = hiding(secret_values([self.destination.settings]))(str(error))
+                self.context.broker.outages.note(self.destination.id, self.lease.token, said, self.context.owner)
             raise
 
     def _send(self, number: int, epoch: int, division: Division | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.connectors.hiding import hiding
 from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
@@ -26,6 +27,7 @@ from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.sending import connect, send
 from conduit_tasks.micro_batch.size import Size
+from conduit_tasks.secret_names import secret_values
 from conduit_tasks.spool.manifest import PartFile, SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
 
@@ -150,7 +152,8 @@ class DeliverTask:
         )
         breaker, options = None, destination.delivery
         if options.breaker is not None:
-            book = broker.breakers.book(destination.id, lease.token, options.breaker)
+            hide = hiding(secret_values([destination.settings]))
+            book = broker.breakers.book(destination.id, lease.token, options.breaker, hide)
             breaker = Breaker(options.breaker, options, book)
         return send(context, work, connector, port, lease.token, run=self.run, handler=handler, breaker=breaker)
 
