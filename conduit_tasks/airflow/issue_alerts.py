@@ -29,7 +29,7 @@ def tell_issues(context: Context, who: Collection[str], tell: Callable[[str, Map
     # Read before the issues: what is told meanwhile is not forgotten.
     told, mark = store.announced(), _mark(context, who)
     whole = not _holds(store.mark(), mark, context.broker.access.now())
-    found = together(stored(context) if whole else (), context.broker)
+    found = together(stored(context) if whole else None, context.broker)
     known = [_tell(context, issue, name, told, tell) for issue in found if issue.state == "open" for name in who]
     if whole:
         there = {f"{issue.id}|{name}" for issue in found for name in who}

@@ -115,6 +115,14 @@ class DeadLetters:
                 )
         yield from sorted(entries)
 
+    def fields(self, destination: str = "") -> list[str]:
+        """Returns the fields of the same entries, in no order: `<epoch>-<micro-batch>-<seq>-<ord>`."""
+        found = self._access.scanned(self._keys.dead(destination))
+        if destination:
+            return list(found)
+        sealed = self._access.numbers("sealed")[0]
+        return [field for field in found if int(field.split("-", 2)[1]) <= sealed]
+
     def is_dead(self, key: tuple[int, int, int, int], destinations: Sequence[str]) -> bool:
         """Returns whether one of these destinations has a dead letter with this key."""
         field = "-".join(map(str, key))

@@ -6,6 +6,7 @@ import getpass
 import socket
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -48,7 +49,18 @@ def list_(
         print_table(
             headers,
             [
-                (i.id, i.kind, i.state, i.count, i.affected, i.first[:19], i.last[:19], i.node, i.error_class, i.shape)
+                (
+                    i.id,
+                    i.kind,
+                    _state(i),
+                    i.count,
+                    i.affected,
+                    i.first[:19],
+                    i.last[:19],
+                    i.node,
+                    i.error_class,
+                    i.shape,
+                )
                 for i in shown
             ],
         )
@@ -95,9 +107,10 @@ def open_(pipeline: Pipeline, issue: IssueId) -> None:
 
 def _decide(pipeline: str, id: str, state: DecisionState | Literal["open"], until: float | None = None) -> None:
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.operate.issues import is_one, stored
 
     with opened(pipeline, "issues") as context:
-        if not any(issue.id == id for issue in _issues(context)):
+        if not is_one(id, stored(context), context.broker):
             raise ConfigError(f"{pipeline} has no issue {id[:40]!r}; `conduit issues list {pipeline} --all` prints ids")
         context.broker.issues.decide(id, state, f"{getpass.getuser()}@{socket.gethostname()}", until)
     note(f"{id}: {state}")
@@ -107,6 +120,14 @@ def _issues(context: Context) -> list[Issue]:
     from conduit_tasks.operate.issues import stored, together
 
     return together(stored(context), context.broker)
+
+
+def _state(issue: Issue) -> str:
+    """Returns the state of an issue; of a mute, how long it is to last."""
+    if issue.state != "muted" or issue.decision is None:
+        return issue.state
+    until = issue.decision.until
+    return f"muted until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M}" if until else "muted until opened"
 
 
 def logged(log: Mapping[str, Any]) -> str:

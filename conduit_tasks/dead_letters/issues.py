@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Literal
-
-import orjson
 
 from conduit_tasks.dead_letters.advice import advice
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from conduit_tasks.broker.issues import Decision
 
 State = Literal["open", "acknowledged", "muted", "resolved"]
 KEYS = 10
 """Most keys that an issue names."""
+DAY = 86_400_000_000
+"""Microseconds of a day."""
+EPOCH = date(1970, 1, 1)
 LONGEST = 300
 """Letters of a message that have a say in its shape."""
 
@@ -85,13 +89,104 @@ class Issue:
         return advice(self.node, self.error_class, of_task=self.kind == "task")
 
 
-def issues(rows: Iterable[Mapping[str, Any]], decisions: Mapping[str, Decision], now: float) -> list[Issue]:
-    """Groups open dead letters, rows of the store with their key as text: those that need somebody first, then
-    the newest."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(issue_of(row), []).append(row)
-    return ordered(_issue(id, of, decisions.get(id), now) for id, of in groups.items())
+def issue_ids(nodes: Iterable[str], classes: Iterable[str], errors: Iterable[str]) -> list[str]:
+    """Returns the ids of the issues of many dead letters, by their columns; each message is looked at once."""
+    shapes: dict[str, str] = {}
+    ids: dict[tuple[str, str, str], str] = {}
+    out = []
+    for node, error_class, error in zip(nodes, classes, errors):
+        start = error[:LONGEST]
+        if (cause := shapes.get(start)) is None:
+            cause = shapes[start] = shape(start)
+        said = (node, error_class, cause)
+        if (id := ids.get(said)) is None:
+            id = ids[said] = issue_id(*said)
+        out.append(id)
+    return out
+
+
+def issues(letters: pa.Table, decisions: Mapping[str, Decision], now: float) -> list[Issue]:
+    """Groups open dead letters (`dead_letters.columns`): those that need somebody first, then the newest."""
+    if not letters.num_rows:
+        return []
+    return ordered(Groups(letters).issues(decisions, now))
+
+
+class Groups:
+    """Dead letters of one issue each, by columns: rows in order of time, and the number of the issue of each."""
+
+    def __init__(self, letters: pa.Table) -> None:
+        import numpy as np
+
+        at = letters["at"].cast("int64").to_numpy()
+        order = np.argsort(at, kind="stable")
+        self._letters, self._order = letters, order
+        said = letters["issue"].combine_chunks().dictionary_encode()
+        self._ids, self._of = said.dictionary.to_pylist(), said.indices.to_numpy()[order]
+        self._days = at[order] // DAY
+
+    def issues(self, decisions: Mapping[str, Decision], now: float) -> Iterator[Issue]:
+        """Yields the issues, in no order."""
+        import numpy as np
+
+        count, rows = len(self._ids), np.arange(len(self._order))
+        first, last = np.empty(count, np.int64), np.empty(count, np.int64)
+        # Of several values for one place the last one stays.
+        first[self._of[::-1]], last[self._of] = rows[::-1], rows
+        columns = [name for name in self._letters.column_names if name != "file"]
+        samples = self._letters.select(columns).take(self._order[last]).to_pylist()
+        firsts = self._letters["at"].take(self._order[first]).to_pylist()
+        counts, (keys, affected), days = np.bincount(self._of, minlength=count), self._keys(), self._by_day()
+        for n, (id, sample, began) in enumerate(zip(self._ids, samples, firsts)):
+            seen, decision = sample["at"].timestamp(), decisions.get(id)
+            yield Issue(
+                id=id,
+                node=sample["node"],
+                destination=sample["destination"],
+                error_class=sample["error_class"],
+                shape=shape(sample["error"]),
+                count=int(counts[n]),
+                first=began.isoformat(),
+                last=sample["at"].isoformat(),
+                sample=sample,
+                keys=keys.get(n, []),
+                affected=int(affected[n]),
+                state=state(decision, seen, now),
+                decision=decision,
+                days=days[n],
+                opening=over(decision, seen, now) or 0.0,
+            )
+
+    def _keys(self) -> tuple[dict[int, list[str]], Any]:
+        """Returns the first keys of each issue, and how many it has."""
+        import numpy as np
+
+        said = self._letters["key"].combine_chunks().dictionary_encode()
+        codes = said.indices.fill_null(-1).to_numpy()[self._order]
+        there = codes >= 0
+        both, at = np.unique(
+            self._of[there].astype(np.int64) * (len(said.dictionary) + 1) + codes[there], return_index=True
+        )
+        issue, key = both // (len(said.dictionary) + 1), both % (len(said.dictionary) + 1)
+        found: dict[int, list[str]] = {}
+        ordered = np.lexsort((at, issue))
+        starts = np.flatnonzero(np.diff(issue[ordered], prepend=-1))
+        for start in starts.tolist():
+            some = ordered[start : start + KEYS]
+            mine = some[issue[some] == issue[some[0]]]
+            found[int(issue[some[0]])] = said.dictionary.take(key[mine]).to_pylist()
+        return found, np.bincount(issue, minlength=len(self._ids))
+
+    def _by_day(self) -> list[dict[str, int]]:
+        """Returns day → how many, for each issue."""
+        import numpy as np
+
+        span = int(self._days[-1]) + 1
+        both, counts = np.unique(self._of.astype(np.int64) * span + self._days, return_counts=True)
+        found: list[dict[str, int]] = [{} for _ in self._ids]
+        for each, n in zip(both.tolist(), counts.tolist()):
+            found[each // span][(EPOCH + timedelta(days=each % span)).isoformat()] = n
+        return found
 
 
 def ordered(found: Iterable[Issue]) -> list[Issue]:
@@ -101,33 +196,6 @@ def ordered(found: Iterable[Issue]) -> list[Issue]:
 
 def _reversed(text: str) -> list[int]:
     return [-ord(letter) for letter in text]
-
-
-def _issue(id: str, rows: list[Mapping[str, Any]], decision: Decision | None, now: float) -> Issue:
-    rows.sort(key=lambda row: row["at"])
-    first, last = rows[0], rows[-1]
-    keys = dict.fromkeys(str(row["key"]) for row in rows if row["key"] is not None)
-    days: dict[str, int] = {}
-    for row in rows:
-        day = row["at"].date().isoformat()
-        days[day] = days.get(day, 0) + 1
-    return Issue(
-        id=id,
-        node=last["node"],
-        destination=last["destination"],
-        error_class=last["error_class"],
-        shape=shape(last["error"]),
-        count=len(rows),
-        first=first["at"].isoformat(),
-        last=last["at"].isoformat(),
-        sample=last,
-        keys=list(keys)[:KEYS],
-        affected=len(keys),
-        state=state(decision, last["at"].timestamp(), now),
-        decision=decision,
-        days=days,
-        opening=over(decision, last["at"].timestamp(), now) or 0.0,
-    )
 
 
 def state(decision: Decision | None, last: float, now: float) -> State:
@@ -157,8 +225,3 @@ def as_json(issue: Issue) -> dict[str, Any]:
     found = {**vars(issue), "sample": sample, "decision": decision, "advice": issue.advice}
     del found["opening"]
     return found
-
-
-def key_text(key: Any) -> str | None:
-    """Returns a record's key as text: a structured one as JSON."""
-    return key if key is None or isinstance(key, str) else orjson.dumps(key).decode()

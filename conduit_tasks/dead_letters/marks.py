@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from conduit_tasks.broker.redrive import Settled
 from conduit_tasks.dead_letters.store import Key, digest, write_table
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.spool.store import open_store
+from conduit_tasks.spool.store import Stamp, open_store
 
 FOLDER = "_redriven"
 
@@ -83,6 +83,22 @@ class Marks:
                 write_table(self._store, self._root, f"{folder}/{name}-{left}.parquet", table.filter(kept))
             self._store.delete(path)
 
+    def stamps(self, destination: str) -> dict[str, Stamp]:
+        """Returns path → stamp of the files of marks of a destination."""
+        folder = f"{self._base}/destination={destination}"
+        found = self._store.stamps(folder)
+        return {f"{folder}/{n}": stamp for n, stamp in found.items() if n.endswith(".parquet") and n[0] != "."}
+
+    def keys(self, path: str) -> pa.Table:
+        """Returns the keys of the letters that a file marks. Raises FileNotFoundError if it was removed meanwhile."""
+        try:
+            with self._store.open(path) as file:
+                return pq.ParquetFile(file).read(columns=SCHEMA.names[:4], use_threads=False)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._broken(path, error) from error
+
     def read(self, destination: str) -> dict[Key, Mark]:
         """Returns the newest mark of each letter."""
         out: dict[Key, Mark] = {}
@@ -91,13 +107,16 @@ class Marks:
                 with self._store.open(path) as file:
                     rows = pq.ParquetFile(file).read().to_pylist()
             except (OSError, pa.ArrowInvalid) as error:
-                raise ConduitError(f"{self._root}/{path} cannot be read ({error}); remove it") from error
+                raise self._broken(path, error) from error
             for row in rows:
                 key = (row["epoch"], row["micro_batch"], row["seq"], row["ord"])
                 mark = Mark(row["outcome"], row["redrive"], row["at"], row["by"])
                 if key not in out or mark.redrive >= out[key].redrive:
                     out[key] = mark
         return out
+
+    def _broken(self, path: str, error: Exception) -> ConduitError:
+        return ConduitError(f"{self._root}/{path} cannot be read ({error}); remove it")
 
     def _paths(self, folder: str) -> list[str]:
         names = self._store.names(folder)

@@ -41,11 +41,12 @@ class Selection:
             and (not self.micro_batches or row["micro_batch"] in self.micro_batches)
             and (not self.ids or row["id"] in self.ids)
             and (not self.issues or issue_of(row) in self.issues)
-            and (not self.keys or _is_key(jsons.exact(row["record"])["key"], self.keys))
+            and (not self.keys or is_key(jsons.exact(row["record"])["key"], self.keys))
         )
 
 
-def _is_key(key: Any, wanted: tuple[str, ...]) -> bool:
+def is_key(key: Any, wanted: tuple[str, ...]) -> bool:
+    """Returns whether a key, as OpenCDC has it, is one of those that people wrote."""
     if isinstance(key, dict):
         return any(_json(text) == key for text in wanted)
     return key in wanted

@@ -25,7 +25,7 @@ from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, data_bytes
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
 from conduit_tasks.settings import settings
-from conduit_tasks.spool.store import Store, open_store, put
+from conduit_tasks.spool.store import Stamp, Store, open_store, put
 
 Rows = list[dict[str, Any]]
 Key = tuple[int, int, int, int]
@@ -101,12 +101,13 @@ class DeadLetterStore:
         """Yields the same letters as they were stored, records exact to the byte."""
         yield from self.load(self.rows(destination))
 
-    def rows(self, destination: str | None = None, columns: Sequence[str] = LISTED) -> Rows:
+    def rows(self, destination: str | None = None, columns: Sequence[str] = LISTED, live: int | None = None) -> Rows:
         """Returns rows as `list` does, but `record` is JSON text: `columns` and the four of a letter's key, with
-        `destination` and the `file` that holds it."""
+        `destination` and the `file` that holds it. `live`: only the files with letters of this micro-batch's live
+        delivery."""
         newest: dict[tuple[Any, ...], dict[str, Any]] = {}
         wanted = list(dict.fromkeys([*KEY, "at", *columns]))
-        for folder, path in self._files(destination):
+        for folder, path in self._files(destination, live):
             for row in self._read(path, wanted):
                 row["destination"], row["file"] = folder, path
                 key = (folder, *row_key(row))
@@ -118,10 +119,8 @@ class DeadLetterStore:
         """Returns the seqs of a micro-batch for which this destination (or `_pipeline`) has letters of its live
         delivery; letters of a redrive do not count."""
         found = set()
-        for _, path in self._files(destination):
-            # Letters of a live delivery are stored by micro-batch.
-            if path.rpartition("/")[2].startswith(f"{micro_batch:010d}-"):
-                found |= {r["seq"] for r in self._read(path, KEY) if r["micro_batch"] == micro_batch and not r["epoch"]}
+        for _, path in self._files(destination, micro_batch):
+            found |= {r["seq"] for r in self._read(path, KEY) if r["micro_batch"] == micro_batch and not r["epoch"]}
         return found
 
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
@@ -143,8 +142,7 @@ class DeadLetterStore:
         """Removes letters from every file that holds them: the file is written again without them, then the old one is
         deleted."""
         for _, path in self._files(destination):
-            with self._open(path) as file:
-                table = pq.ParquetFile(file).read()
+            table = self._still(path, SCHEMA.names)
             held = [tuple(row.values()) for row in table.select(KEY).to_pylist()]
             kept = [key not in keys for key in held]
             if all(kept):
@@ -155,6 +153,19 @@ class DeadLetterStore:
                 folder = path.rpartition("/")[0]
                 write_table(self._store, self._root, f"{folder}/{name}-{digest(left)}.parquet", table.filter(kept))
             self._store.delete(path)
+
+    def stamps(self, destination: str) -> dict[str, Stamp]:
+        """Returns path → stamp of the files of a destination. A file that is stored again replaces the one of the same
+        letters, so a path alone does not tell what is in it."""
+        folder = f"{self._base}/destination={destination}"
+        found = self._store.stamps(folder)
+        return {f"{folder}/{name}": stamp for name, stamp in found.items() if _is_letters(name)}
+
+    def table(self, path: str, columns: Sequence[str]) -> pa.Table:
+        """Returns columns of a file. Raises FileNotFoundError if it was removed meanwhile."""
+        with self._open(path) as file:
+            # These files are small, or few: threads cost more than they save.
+            return pq.ParquetFile(file).read(columns=[*columns], use_threads=False)
 
     def destinations(self) -> Sequence[str]:
         """Returns the destinations that have letters, `_pipeline` among them."""
@@ -180,27 +191,41 @@ class DeadLetterStore:
             row["index"],
         )
 
-    def _files(self, destination: str | None) -> Iterator[tuple[str, str]]:
-        """Yields (destination, path) of every file."""
+    def _files(self, destination: str | None, live: int | None = None) -> Iterator[tuple[str, str]]:
+        """Yields (destination, path) of every file, or of those with live letters of a micro-batch: they are stored
+        by it."""
+        start = "" if live is None else f"{live:010d}-"
         for each in self.destinations() if destination is None else [destination]:
             folder = f"{self._base}/destination={each}"
             for name, is_folder in self._store.names(folder):
-                if not is_folder and not name.startswith((".", "_")) and name.endswith(".parquet"):
+                if not is_folder and _is_letters(name) and name.startswith(start):
                     yield each, f"{folder}/{name}"
 
     def _read(self, path: str, columns: Sequence[str]) -> Rows:
-        with self._open(path) as file:
-            return pq.ParquetFile(file).read(columns=[*columns]).to_pylist()
+        return self._still(path, columns).to_pylist()
+
+    def _still(self, path: str, columns: Sequence[str]) -> pa.Table:
+        try:
+            return self.table(path, columns)
+        except FileNotFoundError as error:
+            raise self._broken(path, error) from error
+
+    def _broken(self, path: str, error: Exception) -> ConduitError:
+        return ConduitError(f"{self._root}/{path} is no file of dead letters ({error}); restore or remove it")
 
     @contextmanager
     def _open(self, path: str) -> Iterator[pa.NativeFile]:
         try:
             with self._store.open(path) as file:
                 yield file
+        except FileNotFoundError:
+            raise
         except (OSError, pa.ArrowInvalid) as error:
-            raise ConduitError(
-                f"{self._root}/{path} is no file of dead letters ({error}); restore or remove it"
-            ) from error
+            raise self._broken(path, error) from error
+
+
+def _is_letters(name: str) -> bool:
+    return not name.startswith((".", "_")) and name.endswith(".parquet")
 
 
 def row_key(row: Mapping[str, Any]) -> Key:

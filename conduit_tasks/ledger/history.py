@@ -85,7 +85,8 @@ def _dead(pipeline: str, record: str) -> list[Place]:
     from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.settings import settings
 
-    rows = DeadLetterStore(settings().path(settings().dead_letters), pipeline).list()
+    store = DeadLetterStore(settings().path(settings().dead_letters), pipeline)
+    rows = store.rows(columns=["id", "connector", "partition", "index"])
     found = [
         Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows if r["id"] == record
     ]

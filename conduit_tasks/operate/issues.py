@@ -6,39 +6,43 @@ succeeded, it is open again only if the node fails again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.dead_letters.issues import Issue, issue_id, issues, key_text, ordered, over, shape, state
+from conduit_tasks.dead_letters.issues import Issue, issue_id, issues, ordered, over, shape, state
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.issues import Decision, FailedTasks
     from conduit_tasks.micro_batch.context import Context
 
 
-def stored(context: Context) -> list[dict[str, Any]]:
-    """Returns the open dead letters, rows of the store with their key as text."""
-    from conduit_tasks.dead_letters.book import read_book
-    from conduit_tasks.dead_letters.marks import Marks
-    from conduit_tasks.dead_letters.store import DeadLetterStore
-    from conduit_tasks.record import jsons
+def stored(context: Context) -> pa.Table:
+    """Returns the open dead letters, as columns (`dead_letters.columns`)."""
+    from conduit_tasks.dead_letters.columns import Columns
+    from conduit_tasks.dead_letters.indexed import indexed_letters
 
     root = context.settings.path(context.settings.dead_letters)
-    store, marks = DeadLetterStore(root, context.pipeline.id), Marks(root, context.pipeline.id)
-    rows = [entry.row for entry in read_book(store, marks, context.broker).entries if entry.open]
-    for row in rows:
-        row["key"] = key_text(jsons.exact(row["record"])["key"])
-    return rows
+    # The store is read first: what is stored and indexed meanwhile is missing from both.
+    return indexed_letters(Columns(root, context.pipeline.id).look().letters, context.broker)
 
 
-def together(rows: Iterable[Mapping[str, Any]], broker: Broker) -> list[Issue]:
+def together(letters: pa.Table | None, broker: Broker) -> list[Issue]:
     """Returns the issues of these dead letters and of tasks, those that need somebody first, then the newest."""
     decisions, now = broker.issues.decisions(), broker.access.now()
     tasks = (task_issue(id, of, decisions.get(id), now) for id, of in broker.issues.failing().items())
-    return ordered([*issues(rows, decisions, now), *tasks])
+    return ordered([*([] if letters is None else issues(letters, decisions, now)), *tasks])
+
+
+def is_one(id: str, letters: pa.Table, broker: Broker) -> bool:
+    """Returns whether there is an issue with this id, of these dead letters or of tasks."""
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.equal(letters["issue"], id)).as_py()) or id in broker.issues.failing()
 
 
 def task_issue(id: str, of: FailedTasks, decision: Decision | None, now: float) -> Issue:

@@ -199,7 +199,9 @@ def _letter(pipeline: str, wanted: list[Any]) -> tuple[Record, str]:
     if len(wanted) == 1:
         rows = [row for row in store.rows(columns=["id"]) if row["id"] == wanted[0]]
     else:
-        rows = [row for row in store.rows(wanted[0], KEY) if [row[name] for name in KEY] == wanted[1:]]
+        destination, epoch, micro_batch, *_ = wanted
+        rows = store.rows(destination, KEY, None if epoch else micro_batch)
+        rows = [row for row in rows if [row[name] for name in KEY] == wanted[1:]]
     if not rows:
         raise ConfigError(
             f"{pipeline} has no dead letter {'/'.join(map(str, wanted))}; `conduit dead-letters list {pipeline}` has "

@@ -60,8 +60,9 @@ def place_of(row: dict[str, Any]) -> Place:
 def startable(pipeline: Pipeline, rows: Rows) -> tuple[Rows, list[str]]:
     """Returns the rows that can be redriven, and in sentences why others cannot; all rows of a record, or none."""
     no: dict[Place, str] = {}
+    starts = {of: start_of(pipeline, *of) for of in {(row["node"], row["error_class"]) for row in rows}}
     for row in rows:
-        start = start_of(pipeline, row["node"], row["error_class"])
+        start = starts[row["node"], row["error_class"]]
         if not isinstance(start, Start):
             no[place_of(row)] = start
     said = [f"{sum(why == x for x in no.values()):,} dead letter(s) {why}" for why in sorted(set(no.values()))]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import Place
@@ -33,10 +33,11 @@ class Waiting:
         self._parked = context.parked(destination)
         self._hashes: dict[Key, str | None] = {}
 
-    def released(self, settled: set[Key]) -> list[dict[str, Any]]:
-        """Returns rows of parked records, in order, that nothing holds back once the letters `settled` are redriven."""
+    def released(self, settled: set[Key] | Callable[[], set[Key]]) -> list[dict[str, Any]]:
+        """Returns rows of parked records, in order, that nothing holds back once the letters `settled` are redriven
+        (a function is asked for them only if a key is parked)."""
         through = self._broker.redrives.parked(self._destination)
-        held = self._held(settled) if through else set()
+        held = self._held(settled() if callable(settled) else settled) if through else set()
         waiting, first_open = self._rows({key: at for key, at in through.items() if key not in held})
         # A Redis that forgets confirms while their sender goes on leaves a gap: what is delivered again comes first.
         return [row for row in waiting if row_position(row) < first_open.get(_row_hash(row), LAST)]

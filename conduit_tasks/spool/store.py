@@ -11,6 +11,7 @@ import secrets
 import shutil
 import tempfile
 import zlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
@@ -21,6 +22,10 @@ from conduit_tasks.spool.durable import make_folders, sync_folder
 
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 """Types of object stores: an object appears when its PUT completes, so nothing needs renaming; folders do not exist."""
+
+
+Stamp = tuple[int | None, ...]
+"""What tells a file from another one that replaces it under its name: time, size and, on this machine, inode."""
 
 
 class Sink:
@@ -81,6 +86,9 @@ class Store(Protocol):
     def names(self, folder: str) -> list[tuple[str, bool]]:
         """Returns (name, is a folder) of the entries directly in `folder`, sorted; [] if there are none."""
 
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        """Returns name → stamp of the files directly in `folder`; {} if there are none."""
+
     def delete(self, path: str) -> None:
         """Removes a file, or a folder with everything in it; does nothing if there is none."""
 
@@ -123,6 +131,19 @@ class LocalStore:
             return sorted((entry.name, entry.is_dir()) for entry in os.scandir(self.root / folder))
         except FileNotFoundError:
             return []
+
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        found: dict[str, Stamp] = {}
+        try:
+            for entry in os.scandir(self.root / folder):
+                # One that was removed meanwhile is none.
+                with suppress(FileNotFoundError):
+                    if not entry.is_dir():
+                        said = entry.stat()
+                        found[entry.name] = (said.st_mtime_ns, said.st_size, said.st_ino)
+        except FileNotFoundError:
+            return {}
+        return found
 
     def delete(self, path: str) -> None:
         target = self.root / path
@@ -193,6 +214,10 @@ class ArrowStore:
     def names(self, folder: str) -> list[tuple[str, bool]]:
         infos = self.fs.get_file_info(pafs.FileSelector(self._at(folder), allow_not_found=True))
         return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in infos)
+
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        infos = self.fs.get_file_info(pafs.FileSelector(self._at(folder), allow_not_found=True))
+        return {i.base_name: (i.mtime_ns, i.size) for i in infos if i.type == pafs.FileType.File}
 
     def delete(self, path: str) -> None:
         info = self.fs.get_file_info(self._at(path))

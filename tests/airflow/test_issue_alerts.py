@@ -146,10 +146,8 @@ def test_dead_letters_are_told_by_the_run_that_made_them_and_again_when_they_com
     from conduit_tasks.micro_batch.context import opened
 
     with opened("p", "t") as context:
-        (row,) = stored(context)
-    from conduit_tasks.dead_letters.issues import issue_of
-
-    broker.issues.decide(issue_of(row), "resolved", "ann")
+        (id,) = stored(context)["issue"].to_pylist()
+    broker.issues.decide(id, "resolved", "ann")
     tasks.plan("p", "r4", {})
     assert told() == []
     again(home)
@@ -166,7 +164,7 @@ def test_dead_letters_are_told_by_the_run_that_made_them_and_again_when_they_com
     tasks.plan("p", "r6", {})
     assert told() == []
     assert broker.issues.announced() == {}
-    broker.issues.decide(issue_of(row), "open", "ann")
+    broker.issues.decide(id, "open", "ann")
     write_pipeline(home, "p", text)
     again(home)
     tasks.plan("p", "r7", {})
@@ -179,12 +177,12 @@ def again(home: Path) -> None:
     run_once("p")
 
 
-def issue_alerts_stored(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> Callable[[Any], list[dict[str, Any]]]:
+def issue_alerts_stored(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> Callable[[Any], Any]:
     from conduit_tasks.operate import issues
 
     stored = issues.stored
 
-    def counted(context: Any) -> list[dict[str, Any]]:
+    def counted(context: Any) -> Any:
         reads.append(1)
         return stored(context)
 

@@ -10,12 +10,16 @@ import json
 import math
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from conduit_tasks.broker import scripts
+from conduit_tasks.broker.redrive import Settled
+from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.redis_client.script import Script, load
+from conduit_tasks.settings import settings
 from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers, site
 from tests.browser import Tab, browser, tab_of
 from tests.micro_batch.harness import write_pipeline
@@ -23,6 +27,8 @@ from tests.micro_batch.harness import write_pipeline
 __all__ = ["airflow", "browser", "delivered", "receivers", "site"]
 
 pytestmark = pytest.mark.timeout(900)
+ISSUES = "fetch('/conduit/v1/pipelines/p/issues').then((a) => a.json())"
+LETTERS = "fetch('/conduit/v1/pipelines/p/dead-letters').then((a) => a.json())"
 LOOK = os.environ.get("CONDUIT_TEST_LOOK", "")
 """A folder to which pictures of what was tested are written, for eyes."""
 
@@ -183,6 +189,7 @@ async def _issues(site: str, browser: str) -> None:
             await tab.js(f"document.querySelector('[id^={word}-]').focus()")
             await tab.key("Enter", 13, "\r")
             await tab.until(f"document.querySelector('.issue.{state}')")
+        await _muted(tab)
         # All of it would go again
         await tab.js("document.querySelector('[id^=would-]').focus()")
         await tab.key("Enter", 13, "\r")
@@ -196,6 +203,61 @@ async def _issues(site: str, browser: str) -> None:
         await _records(site, tab)
         await _tries(site, tab)
         await _ways(site, tab)
+        assert tab.errors == []
+
+
+async def _muted(tab: Tab) -> None:
+    # What it was seen on is a bar for the eye, and text for those who do not see it
+    (issue,) = (await tab.js(ISSUES))["items"]
+    (day,) = issue["days"]
+    assert await tab.js("document.querySelectorAll('.issue .spark rect').length") == 1
+    assert f"{day}: 1" in await tab.js("document.querySelector('.issue .spark').getAttribute('aria-label')")
+    # A mute lasts as long as is chosen, and says until when
+    for n, seconds in enumerate((3_600, 86_400, 604_800, None)):
+        await tab.js(
+            f"(() => {{ const s = document.querySelector('.issue select'); s.selectedIndex = {n}; "
+            "s.dispatchEvent(new Event('change')); document.querySelector('[id^=muted-]').click(); })()"
+        )
+        await tab.until("document.querySelector('.issue.muted')")
+        (issue,) = (await tab.js(ISSUES))["items"]
+        until, shown = issue["decision"]["until"], await tab.js("document.querySelector('.issue').innerText")
+        if seconds is None:
+            assert until is None
+            assert "muted by ann until opened again" in shown
+        else:
+            assert abs(until - issue["decision"]["at"] - seconds) < 120
+            assert f"muted by ann until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC" in shown
+        await tab.js("document.querySelector('[id^=open-]').click()")
+        await tab.until("document.querySelector('.issue.open')")
+
+
+def test_what_is_sent_again_says_how_much_of_it_is_left(
+    site: str, browser: str, delivered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.airflow.api import dead_letters
+
+    monkeypatch.setattr(dead_letters, "start", lambda *_: None)
+    asyncio.run(_sent(site, browser))
+
+
+async def _sent(site: str, browser: str) -> None:
+    async with tab_of(browser, "none", site) as tab:
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/issues")
+        await tab.until("document.querySelector('.issue.open')")
+        await tab.js("window.confirm = () => true; document.querySelector('[id^=redrive-]').click()")
+        sent = "document.querySelector('#sent')?.textContent"
+        await tab.until(f"{sent} === 'Being sent again: 0 of 1 dead letter closed, 1 left.'")
+        assert "/dags/p.resend/runs/redrive__" in await tab.js("document.querySelector('#sending a').href")
+        # The run closes it: then the page says so, on the list of letters, too
+        letter = (await tab.js(LETTERS))["items"][0]
+        key = (letter["epoch"], letter["micro_batch"], letter["seq"], letter["ord"])
+        Marks(settings().path(settings().dead_letters), "p").write("web", [Settled(key, "redriven", 1, 1.0, "ann")])
+        await tab.until(f"{sent} === 'Sent again: 1 of 1 dead letter closed, 0 left.'")
+        await tab.js("location.hash = '#/p/dead-letters'")
+        await tab.until("document.querySelector('#page').innerText.includes('Nothing is dead')")
+        assert await tab.js("document.querySelector('#sending progress').value") == 1
+        await tab.js("document.querySelector('#hide-sending').click()")
+        assert await tab.js("document.querySelector('#sending')") is None
         assert tab.errors == []
 
 
@@ -226,11 +288,11 @@ async def _task_issue(site: str, browser: str, issue: str) -> None:
             "/dags/p/runs/manual__1%2B2/tasks/sources.in?try_number=2"
         )
         buttons = f"[...document.querySelectorAll('{issue} button')].map((one) => one.textContent).join()"
-        assert await tab.js(buttons) == "Acknowledge,Mute a day,Resolve", "there is nothing to send again"
+        assert await tab.js(buttons) == "Acknowledge,Mute,Resolve", "there is nothing to send again"
         broker_of("p").issues.succeeded("sources.in")
         await tab.until(f"document.querySelector('{issue}.resolved')")
         assert "succeeded since" in await tab.js(f"document.querySelector('{issue}').innerText")
-        assert await tab.js(buttons) == "Acknowledge,Mute a day"
+        assert await tab.js(buttons) == "Acknowledge,Mute"
         await tab.js(f"document.querySelector('{issue} [id^=acknowledged-]').click()")
         await tab.until(f"document.querySelector('{issue}.acknowledged')")
         assert await tab.js(buttons) == "Open again"

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -71,7 +72,12 @@ def test_what_is_decided_stays_until_it_is_seen_again_or_its_time_is_over(place:
     deadline = time.monotonic() + 60
     while refused not in [i["id"] for i in listed()]:
         assert time.monotonic() < deadline
+    call("issues", "mute", "p", refused)
+    assert "muted until opened" in call("issues", "list", "p", "--all", code=1).stdout
     call("issues", "mute", "p", refused, "--for", "7d")
+    (until,) = [i["decision"]["until"] for i in listed("--all") if i["id"] == refused]
+    said = f"muted until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M}"
+    assert said in call("issues", "list", "p", "--all", code=1).stdout
     assert refused not in [i["id"] for i in listed()]
     call("issues", "open", "p", refused)
     assert refused in [i["id"] for i in listed()]
@@ -110,6 +116,14 @@ def test_a_shape_leaves_out_what_varies(one: str, other: str) -> None:
     assert shape(one) != shape("something else")
 
 
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    schema = pa.schema(
+        [(name, pa.string()) for name in ("destination", "node", "error_class", "error", "key", "issue")]
+    )
+    at = pa.field("at", pa.timestamp("us", "UTC"))
+    return pa.Table.from_pylist([{**row, "issue": issue_of(row)} for row in rows], schema=schema.append(at))
+
+
 def test_node_and_class_tell_issues_apart_and_order_does_not() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     rest: dict[str, Any] = {"destination": "d", "key": None}
@@ -117,10 +131,10 @@ def test_node_and_class_tell_issues_apart_and_order_does_not() -> None:
         {"node": node, "error_class": name, "error": f"{n} is wrong", "at": at.replace(day=n), **rest}
         for n, (node, name) in enumerate([("a", "x"), ("a", "y"), ("b", "x"), ("a", "x")], 1)
     ]
-    found = issues(rows, {}, 0.0)
+    found = issues(table(rows), {}, 0.0)
     assert sorted(i.count for i in found) == [1, 1, 2]
     assert found[0].last.startswith("2026-01-04"), "the newest first"
-    assert {i.id for i in issues(rows[::-1], {}, 0.0)} == {issue_of(row) for row in rows}
+    assert {i.id for i in issues(table(rows[::-1]), {}, 0.0)} == {issue_of(row) for row in rows}
 
 
 def test_a_decision_is_over_when_it_says_so() -> None:

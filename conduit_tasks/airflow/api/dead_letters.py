@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import uuid
-from collections import Counter
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
+import pyarrow.compute as pc
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from pydantic import Field
 
 from conduit_tasks.airflow.api.access import Changed, SeenRecords, same_site
 from conduit_tasks.airflow.api.door import Body, Number, Time
-from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.airflow.api.runs import start
 from conduit_tasks.airflow.resend import DEAD_LETTERS
-from conduit_tasks.dead_letters.issues import issue_of, key_text
-from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.columns import Look, as_field, fields, look
+from conduit_tasks.dead_letters.indexed import taken
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import DeadLetterStore, Rows, row_key
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.names import resend_dag_id
+from conduit_tasks.record import jsons
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Pipeline
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/dead-letters", tags=["dead letters"])
 
 DESTINATION = r"^[A-Za-z0-9_:.\-]{1,128}$"
-FRESH = 30.0
-"""Seconds for which rows are kept while the index's counts do not change: 100,000 take 3.5 s to read."""
 LISTED = ("destination", "epoch", "micro_batch", "seq", "ord", "id", "node", "error_class", "error", "attempts", "at")
-_lock = threading.Lock()
-_known: tuple[Any, float, Rows] | None = None
+SHOWN = (*LISTED[1:], "connector", "partition", "index", "record")
 
 
 @router.get("")
@@ -55,18 +51,15 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
 ) -> dict[str, Any]:
     """Lists dead letters in their order, each once, and the number of each error class. The list has no records; a
     single dead letter has its record."""
-    rows = [
-        row
-        for row in open_rows(pipeline)
-        if (destination is None or row["destination"] == destination)
-        and (error_class is None or row["error_class"] == error_class)
-        and (since is None or row["at"] >= since)
-        and (until is None or row["at"] < until)
-        and (key is None or row["key"] == key)
-        and (issue is None or issue_of(row) == issue)
-    ]
-    classes = Counter(row["error_class"] for row in rows)
-    return {**page(rows[offset:][:limit], len(rows), offset, limit), "classes": classes}
+    chosen = Selection(
+        destination, (error_class,) if error_class else (), since, until, issues=(issue,) if issue else ()
+    )
+    found = taken(looked(pipeline).open, chosen)
+    if key is not None:
+        found = found.filter(pc.equal(found["key"], key))
+    classes = {each["values"]: each["counts"] for each in pc.value_counts(found["error_class"]).to_pylist()}
+    rows = found.slice(offset, limit).select([*LISTED, "key"]).to_pylist()
+    return {**page(rows, found.num_rows, offset, limit), "classes": classes}
 
 
 class Redrive(Body):
@@ -87,10 +80,11 @@ class Redrive(Body):
 @router.post("/redrive", dependencies=[Depends(same_site)])
 def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> dict[str, Any]:
     """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.resend`; the result is with
-    the run's task. Answers with the counts to be sent (`shares`) and the reasons for those that `cannot`; with
-    `dry_run` that is all."""
-    from conduit_tasks.resend.redrive import shares
+    the run's task. Answers with the counts to be sent (`shares`), the reasons for those that `cannot`, and the time
+    (`at`): those that fail again are newer. With `dry_run` that is all."""
+    from conduit_tasks.resend.counted import counted
 
+    at = datetime.now(UTC).isoformat()
     chosen = Selection(
         body.destination,
         tuple(body.classes),
@@ -102,10 +96,11 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
         tuple(body.issues),
     )
     with opened(pipeline, "look") as context:
-        found, cannot = shares(context, chosen)
+        found, cannot = counted(context, chosen, looked(pipeline).letters)
     said: dict[str, Any] = {
         "pipeline": pipeline.id,
-        "shares": [{"destination": s.destination, "letters": len(s.rows), "parked": s.waiting} for s in found],
+        "at": at,
+        "shares": [vars(share) for share in found],
         "cannot": cannot,
         "dag_id": resend_dag_id(pipeline.id),
         "run_id": None,
@@ -138,35 +133,19 @@ def show_dead_letter(  # noqa: PLR0917 - what names a letter
     ordinal: Number,
 ) -> dict[str, Any]:
     """Returns one dead letter with its record."""
-    wanted = (epoch, micro_batch, seq, ordinal)
-    for row in _open(pipeline, destination):
-        if (row["epoch"], row["micro_batch"], row["seq"], row["ord"]) == wanted:
-            return {
-                **{name: row[name] for name in LISTED},
-                **{name: row[name] for name in ("connector", "partition", "index", "record")},
-            }
-    raise HTTPException(404, f"no such dead letter of {destination}; it may have been sent again: list them again")
+    root, key = settings().path(settings().dead_letters), (epoch, micro_batch, seq, ordinal)
+    gone = HTTPException(404, f"no such dead letter of {destination}; it may have been sent again: list them again")
+    if (path := looked(pipeline).find(destination, key)) is None:
+        raise gone
+    try:
+        letters = DeadLetterStore(root, pipeline.id).table(path, SHOWN)
+    except FileNotFoundError:
+        raise gone from None
+    # A file holds each letter once.
+    [row] = letters.filter(pc.equal(fields(letters), as_field(key))).to_pylist()
+    return {**row, "destination": destination, "record": jsons.exact(row["record"])}
 
 
-def open_rows(pipeline: Pipeline) -> Rows:
-    """Returns the letters of a pipeline without their records, read again when the index's counts have changed or after
-    `FRESH` seconds."""
-    global _known  # noqa: PLW0603 - the last one looked at: a page asks again every few seconds
-    with brokers() as broker_of:
-        counts = [broker_of(pipeline.id).dead_letters.count(id) for id in ("", *(d.id for d in pipeline.destinations))]
-    about = (settings().path(settings().dead_letters), pipeline.id, tuple(counts))
-    with _lock:
-        if _known is None or _known[0] != about or time.monotonic() - _known[1] > FRESH:
-            began = time.monotonic()
-            found = _open(pipeline)
-            rows = [{**{name: row[name] for name in LISTED}, "key": key_text(row["record"]["key"])} for row in found]
-            _known = (about, began, rows)
-        return _known[2]
-
-
-def _open(pipeline: Pipeline, destination: str | None = None) -> Rows:
-    """Returns the rows of the store that no redrive has settled."""
-    root = settings().path(settings().dead_letters)
-    store, marks = DeadLetterStore(root, pipeline.id), Marks(root, pipeline.id)
-    settled = {name: marks.read(name) for name in store.destinations()}
-    return [row for row in store.list(destination) if row_key(row) not in settled[row["destination"]]]
+def looked(pipeline: Pipeline) -> Look:
+    """Returns the letters of a pipeline as they are now, read as far as they were not read before."""
+    return look(settings().path(settings().dead_letters), pipeline.id)

@@ -8,12 +8,12 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
 
 from conduit_tasks.airflow.api.access import Changed, SeenRecords, same_site
-from conduit_tasks.airflow.api.dead_letters import open_rows
+from conduit_tasks.airflow.api.dead_letters import looked
 from conduit_tasks.airflow.api.door import Body, Time
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.dead_letters.issues import Issue, as_json
-from conduit_tasks.operate.issues import together
+from conduit_tasks.operate.issues import is_one, together
 from conduit_tasks.topology import Pipeline
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/issues", tags=["dead letters"])
@@ -47,7 +47,7 @@ def list_issues(
 def decide_issue(pipeline: Changed, issue_id: IssueId, body: Decide, user: GetUserDep) -> dict[str, Any]:
     """Acknowledges an issue, mutes it, says that it is resolved, or opens it again."""
     with brokers() as broker_of:
-        if not any(issue.id == issue_id for issue in _issues(pipeline)):
+        if not is_one(issue_id, looked(pipeline).open, broker_of(pipeline.id)):
             raise HTTPException(404, f"{pipeline.id} has no issue {issue_id}; its letters may have been sent again")
         until = None if body.until is None else body.until.timestamp()
         broker_of(pipeline.id).issues.decide(issue_id, body.state, str(user.get_name()), until)
@@ -56,4 +56,4 @@ def decide_issue(pipeline: Changed, issue_id: IssueId, body: Decide, user: GetUs
 
 def _issues(pipeline: Pipeline) -> list[Issue]:
     with brokers() as broker_of:
-        return together(open_rows(pipeline), broker_of(pipeline.id))
+        return together(looked(pipeline).open, broker_of(pipeline.id))

@@ -3,6 +3,7 @@ import { address, filters, PAGE, pager } from "./address.js";
 import { ask, of } from "./ask.js";
 import { head, said } from "./head.js";
 import { at, count, el, outward, plural, table } from "./parts.js";
+import { follow, sending } from "./sending.js";
 
 // What the filters choose goes again; a run of Airflow sends it.
 /** @param {Route} r @param {boolean} dry @param {Json} [more] */
@@ -20,8 +21,10 @@ export async function redrive(r, dry, more = {}) {
     if (dry || !look.shares.length) { said.textContent = `Would be sent again: ${told(look)}.${cannot}`; return; }
     if (!confirm(`Send again ${told(look)}?${cannot}`)) return;
     const done = await ask(of(r.id, "dead-letters", "redrive"), {}, body);
+    await follow(r.id, { destination: body.destination, since: body.since, until: body.until, issue: body.issues[0], error_class: body.classes[0], key: body.keys[0] }, done);
     said.replaceChildren(`Being sent again: ${told(done)}. `,
       outward(`/dags/${encodeURIComponent(done.dag_id)}/runs/${encodeURIComponent(done.run_id)}`, "Its run"));
+    document.dispatchEvent(new Event("conduit:again"));
   } catch (error) {
     said.textContent = `It was refused: ${error.message}`;
   }
@@ -31,13 +34,14 @@ export async function redrive(r, dry, more = {}) {
 export async function deadLetters(r) {
   const names = ["destination", "error_class", "since", "until", "key", "issue"];
   const query = Object.fromEntries(names.map((name) => [name, r.query.get(name)]));
-  /** @type {[Graph, Page<Letter> & { classes: Record<string, number> }]} */
-  const [graph, found] = await Promise.all([
-    ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { ...query, offset: r.query.get("offset"), limit: PAGE })]);
+  /** @type {[Graph, Page<Letter> & { classes: Record<string, number> }, Child]} */
+  const [graph, found, under] = await Promise.all([
+    ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { ...query, offset: r.query.get("offset"), limit: PAGE }), sending(r.id)]);
   const classes = Object.entries(found.classes).map(([name, n]) => `${count(n)} × ${name}`).join(", ");
   return [
     ...head(r, graph.dag_id),
     el("h2", {}, "Dead letters"),
+    under,
     filters(r, [["destination", "Destination", [...graph.destinations.map((d) => d.id), "_pipeline"]], ["error_class", "Class"],
       ["since", "From (UTC)", "date"], ["until", "Before", "date"], ["key", "Key"], ["issue", "Issue"]]),
     el("p", { class: "dim" }, classes || "Nothing is dead here."),

@@ -1,28 +1,17 @@
 // The pipelines, what needs somebody first.
 import { address, filters, PAGE, pager } from "./address.js";
 import { ask } from "./ask.js";
+import { bars } from "./bars.js";
 import { age, badge, count, el, plural, table, when } from "./parts.js";
 import { plot } from "./plot.js";
 
-const NS = "http://www.w3.org/2000/svg";
 const SORTS = ["attention", "id"];
 /** @type {ReturnType<typeof over> | null} */
 let chart = null; // it lives on, with what it is zoomed to, while the page around it is drawn again
 
 // Records in each five minutes of the last two hours, as bars.
 /** @param {number[]} recent */
-function sparkline(recent) {
-  const svg = document.createElementNS(NS, "svg"), most = Math.max(...recent, 1), sum = recent.reduce((a, b) => a + b, 0);
-  for (const [name, value] of Object.entries({ viewBox: "0 0 96 20", width: 96, height: 20, class: "spark", role: "img",
-    "aria-label": `${plural(sum, "record")} in the last two hours` })) svg.setAttribute(name, String(value));
-  recent.forEach((n, at) => {
-    if (!n) return;
-    const bar = document.createElementNS(NS, "rect"), height = Math.max(1.5, (18 * n) / most);
-    for (const [name, value] of Object.entries({ x: at * 4, y: 19 - height, width: 3, height })) bar.setAttribute(name, String(value));
-    svg.append(bar);
-  });
-  return svg;
-}
+const sparkline = (recent) => bars(recent, `${plural(recent.reduce((a, b) => a + b, 0), "record")} in the last two hours`);
 
 /** @param {Listed} p */
 function needs(p) {

@@ -96,8 +96,11 @@ interface Log { dag: string; run: string; task: string; map_index: number; try: 
 interface Issue {
   id: string; kind: "dead letters" | "task"; state: string; node: string; error_class: string; shape: string; count: number; first: string;
   last: string; succeeded: string | null; log: Log | null; sample: { error: string }; keys: string[]; affected: number;
-  days: Record<string, number>; decision: { state: string; by: string } | null; advice: string;
+  days: Record<string, number>; decision: { state: string; by: string; until: number | null } | null; advice: string;
 }
+
+/** A redrive that was asked for here. `query`: its filters; `until`: its letters are older; `since`: when it was asked for; `stuck`: letters that cannot go. */
+interface Sending { query: Query; until: string; since: string; letters: number; stuck: number; dag: string; run: string }
 
 interface Peeked {
   micro_batch: number; seq: number | null; id: string; place: string; state: string | null; record: Json;
