@@ -83,7 +83,6 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     # When the worker that delivers dies, with everything that it has started
     [worker] = [w for w in WORKERS if airflow.works_on(w, "destinations.out")]
     airflow.kill(worker)
-    sent = len(receiver.got)
     receiver.gate.set()
     # Then the other one tries the task again and goes on from what was confirmed: nothing is missing or out of order
     with airflow.api() as api:
@@ -91,8 +90,9 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
         airflow.until(lambda: api.run("at-home", run["dag_run_id"])["state"] in ("success", "failed"))
         task = next(t for t in api.tasks("at-home", run["dag_run_id"]) if t["task_id"] == "destinations.out")
     assert (task["state"], task["try_number"]) == ("success", 2)
-    assert receiver.got[:sent] == list(range(1, 102))
-    assert receiver.got[sent:] == list(range(101, 401))
+    assert list(dict.fromkeys(receiver.got)) == list(range(1, 401))
+    # And at most the one that nobody had confirmed came twice: the executor outlives its driver for a moment
+    assert len(receiver.got) <= 400 + 1
     assert (airflow.home / "out" / "kept.jsonl").read_text() == lines
     # And the executors were the cluster's: each node's, and the second attempt's
     registered = (airflow.folder / "master.log").read_text().count("Registering app ")
