@@ -54,6 +54,7 @@ _TASKS = {
     "BrokerUnavailable": "Bring Redis back: the next attempt goes on from what was confirmed.",
     "BrokerFull": "Raise Redis' `maxmemory`, or let the destinations that are behind catch up.",
     "Unavailable": "Bring the system at {node} back: the next run goes on from what was confirmed.",
+    "SourceError": "Correct the source as the message says; the next run reads it again.",
     "AckFailed": "Bring the source back: its acks are given by the next run, and nothing is lost meanwhile.",
     "InvariantBroken": "Stop the pipeline (`conduit stop`) and report this with the task's log: it is a fault "
     "of Conduit Tasks.",
