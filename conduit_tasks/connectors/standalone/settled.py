@@ -19,20 +19,30 @@ from conduit_tasks.errors import ConfigError, Unavailable
 Kept = dict[str, Any]
 """JSON: {"salt", "values": option → value as it is, "digests": option → digest}."""
 LONGEST = 256
-_TELLING = re.compile(r"pass|secret|token|credential|key|auth|url|uri|dsn|connection|cert|sas", re.IGNORECASE)
+_TELLING = re.compile(
+    r"pass|pwd|secret|token|credential|key|auth|url|uri|dsn|connection|cert|sas|session|cookie|signature|bearer"
+    r"|private|(?<![a-z])(pat|pin|sid)(?![a-z])",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"://|:[^@\s]+@")
+"""A URL, or a user with a password before a host."""
 
 
 def kept(config: Mapping[str, str], salt: str = "") -> Kept:
     """Returns what is stored of settings."""
     salt = salt or secrets.token_hex(8)
-    values = {k: v for k, v in config.items() if not _TELLING.search(k) and "://" not in v and len(v) <= LONGEST}
+    plain = (k for k, v in config.items() if not (_TELLING.search(k) or _LOGIN.search(v) or len(v) > LONGEST))
+    values = {k: config[k] for k in plain}
     digests = {k: _digest(salt, v) for k, v in config.items() if k not in values}
     return {"salt": salt, "values": values, "digests": digests}
 
 
 def same(before: Kept, config: Mapping[str, str]) -> bool:
-    """Returns whether settings are those of which `before` was kept."""
-    return kept(config, before["salt"]) == before
+    """Returns whether settings are those of which `before` was kept, whatever was kept as it is by then."""
+    salt, values, digests = before["salt"], before["values"], before["digests"]
+    if config.keys() != values.keys() | digests.keys():
+        return False
+    return all(values[k] == v if k in values else digests[k] == _digest(salt, v) for k, v in config.items())
 
 
 def config_before(before: Kept, config: Mapping[str, str]) -> dict[str, str]:

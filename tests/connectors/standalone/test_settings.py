@@ -138,6 +138,22 @@ def test_a_specification_is_asked_for_once(programs: Path, home: Path) -> None:
     assert found.find("standalone:odd").specification.name == "odd"
 
 
+@pytest.mark.parametrize(
+    "name", ["pwd", "dbPwd", "pat", "github.pat", "sessionId", "cookie", "pin", "privateText", "bearer"]
+)
+def test_what_may_be_a_credential_by_its_name_is_kept_as_a_digest_alone(name: str) -> None:
+    assert "hunter2" not in str(settled.kept({name: "hunter2"}))
+
+
+def test_a_login_in_a_value_is_kept_as_a_digest_alone_and_plain_words_are_kept() -> None:
+    config = {"account": "me:hunter2@host", "pattern": "a*", "inside": "yes", "time": "12:30"}
+    kept = settled.kept(config)
+    assert kept["values"] == {"pattern": "a*", "inside": "yes", "time": "12:30"}
+    # What an earlier version kept as it is, is no change of the settings
+    assert settled.same({**kept, "values": config, "digests": {}}, config)
+    assert not settled.same({**kept, "values": config, "digests": {}}, {**config, "account": "other"})
+
+
 def test_what_is_kept_of_settings_holds_no_secret_and_tells_changes() -> None:
     before = settled.kept({"table": "orders", "url": "postgres://me:pw@host", "password": "hidden"})
     assert "hidden" not in json.dumps(before)
