@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def test_a_run_that_delivered_is_an_event_with_its_counts(home: Path) -> None:
     # Given a run that delivered three records
     write_pipeline(home, "p", PIPELINE % "a")
     (home / "in.txt").write_text("1\n2\n3\n")
+    before = datetime.now(UTC)
     run_once("p", "r1")
     # Then its event says so
     event = Told()
@@ -123,6 +125,8 @@ def test_a_run_that_delivered_is_an_event_with_its_counts(home: Path) -> None:
     extra = event["a"].extra
     assert (extra["run"], extra["counts"]["delivered"]) == ("r1", 3)
     assert extra["micro_batches"] == {"first": 1, "last": 1, "number": 1, "some": [1]}
+    began, ended = (datetime.fromisoformat(extra["interval"][end]) for end in ("from", "to"))
+    assert before <= began < ended <= datetime.now(UTC)
     # And one that found nothing is none
     run_once("p", "r2")
     assert of_run("p", "out", "r2") is None

@@ -159,3 +159,63 @@ def test_executors_are_looked_at(home: Path, spark: Any, monkeypatch: pytest.Mon
     [(said, todo)] = differences([lost])
     assert said == "far: what it writes into the spool is not seen here"
     assert "CONDUIT_SPOOL" in todo
+
+
+def test_a_package_of_another_version_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "requires", lambda name: ["redis>=99", "pyspark==4.2.0", "apache-airflow-nobody>=1"])
+    wrong = {each.what: each.todo for each in checks.versions() if each.state == "wrong"}
+    assert wrong == {
+        "redis": "pip install 'redis>=99'",
+        "apache-airflow-nobody": "pip install 'apache-airflow-nobody>=1'",
+    }
+
+
+def test_files_of_another_pyspark_than_is_installed_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark
+
+    monkeypatch.setattr(pyspark, "__version__", "3.5.0")
+    monkeypatch.setattr(checks, "requires", lambda name: [])
+    (one,) = [each for each in checks.versions() if each.what == "pyspark"]
+    assert (one.state, "3.5.0" in one.found, "--force-reinstall" in one.todo) == ("wrong", True, True)
+
+
+def test_a_plugin_that_airflow_does_not_find_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "entry_points", lambda group: [])
+    (one,) = checks.plugin()
+    assert (one.state, "no entry point" in one.found, "pip install" in one.todo) == ("wrong", True, True)
+
+
+def test_a_folder_of_dags_without_ours_is_doubtful(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "theirs.py").write_text("import airflow\n")
+    for file in (home / "dags").glob("*.py") if (home / "dags").is_dir() else ():
+        file.unlink()
+    (one,) = checks.dag_files()
+    assert (one.state, "conduit init" in one.todo) == ("doubtful", True)
+    (tmp_path / "dags" / "ours.py").write_text("from conduit_tasks.airflow.factory import build\n")
+    (one,) = checks.dag_files()
+    assert (one.state, one.found) == ("good", str(tmp_path / "dags" / "ours.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "state", "says"),
+    [
+        ("drivers", None, "wrong", "which does not exist"),
+        (None, 128, "doubtful", "CONDUIT_SPARK_POOL is not set"),
+        ("drivers", 4, "good", "drivers, 4 slots"),
+    ],
+)
+def test_the_pool_of_drivers_is_looked_at(
+    name: str | None, slots: int | None, state: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.pool import Pool
+
+    monkeypatch.delenv("CONDUIT_SPARK_POOL", raising=False)
+    if name:
+        monkeypatch.setenv("CONDUIT_SPARK_POOL", name)
+    there = None if slots is None else Pool(pool=name or "default_pool", slots=slots)
+    monkeypatch.setattr(Pool, "get_pool", lambda asked: there)
+    (one,) = checks.pool()
+    assert (one.state, says in one.found) == (state, True), one
+    assert state == "good" or one.todo
