@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,12 +122,13 @@ def test_a_run_that_delivered_is_an_event_with_its_counts(home: Path) -> None:
     run_once("p", "r1")
     # Then its event says so
     event = Told()
-    assert tell_assets("p", "out", "r1", {"outlet_events": event}, ["a"]) == ["a"]
+    context = {"outlet_events": event, "dag_run": SimpleNamespace(start_date=before)}
+    assert tell_assets("p", "out", "r1", context, ["a"]) == ["a"]
     extra = event["a"].extra
     assert (extra["run"], extra["counts"]["delivered"]) == ("r1", 3)
     assert extra["micro_batches"] == {"first": 1, "last": 1, "number": 1, "some": [1]}
     began, ended = (datetime.fromisoformat(extra["interval"][end]) for end in ("from", "to"))
-    assert before <= began < ended <= datetime.now(UTC)
+    assert before == began < ended <= datetime.now(UTC)
     # And one that found nothing is none
     run_once("p", "r2")
     assert of_run("p", "out", "r2") is None
