@@ -25,7 +25,7 @@ def cases() -> dict[str, Call]:
                 **{"pipeline": K.pipeline, "series": K.series(""), "dead": K.dead("")},
                 "each": [K.lease(f"destinations.d{n}") for n in range(b("glance", "each"))],
             },
-            {"destinations": 1_000, "fields": [f"|10|{n}" for n in range(b("glance", "fields"))]},
+            {"destinations": 1_000},
             {},
         ),
         "stopped": Call(

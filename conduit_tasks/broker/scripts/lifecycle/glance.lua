@@ -30,7 +30,6 @@ for i = 1, count do
 end
 local wide = WIDTHS[2]
 local stretch = math.floor(now_us() / 1000000 / wide[1] / wide[2])
-local names = {'|now'}
-for back = 1, 0, -1 do names[#names + 1] = '|' .. wide[1] .. '|' .. (stretch - back) % wide[3] end
-for _, field in ipairs(redis.call('HMGET', K.series, unpack(names))) do out[#out + 1] = field or '' end
+local function field(n) return '|' .. wide[1] .. '|' .. n % wide[3] end
+for _, found in ipairs(redis.call('HMGET', K.series, '|now', field(stretch - 1), field(stretch))) do out[#out + 1] = found or '' end
 return out
