@@ -112,7 +112,7 @@ def buckets(texts: Iterable[str | None], width: Width) -> Buckets:
 
 
 _FIGURE = re.compile(r"([A-Za-z])(\d+)")
-_READ = re.compile(rf";(\d+)[^;{LETTERS['read']}]*{LETTERS['read']}(\d+)")
+_READ = re.compile(rf";(\d++)[^;{LETTERS['read']}]*+{LETTERS['read']}(\d++)")
 
 
 def reads(texts: Sequence[str | None], times: Sequence[int]) -> list[int]:

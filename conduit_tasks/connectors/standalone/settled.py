@@ -24,7 +24,7 @@ _TELLING = re.compile(
     r"|private|(?<![a-z])(pat|pin|sid)(?![a-z])",
     re.IGNORECASE,
 )
-_LOGIN = re.compile(r"://|:[^@\s]+@")
+_LOGIN = re.compile(r"://|:[^@:\s]++@")
 """A URL, or a user with a password before a host."""
 
 
