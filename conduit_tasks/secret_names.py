@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping
 
 OPTION = re.compile(r"pass(word|phrase|wd)?|secret|token|credential|private.?key|api.?key|access.?key", re.IGNORECASE)
 """Options of a `standalone:` connector, which does not say itself which of them are secret."""
-CONFIG = re.compile("pass|secret|token|key|credential|auth|private|url|uri|dsn|connection", re.IGNORECASE)
-"""Keys of a program's configuration that its log must not show: rather too many of them."""
+CONFIG = re.compile(
+    r"pass|pwd|secret|token|key|credential|auth|private|url|uri|dsn|connection|cert|sas|session|cookie|signature|bearer"
+    r"|(?<![a-z])(pat|pin|sid)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Keys of a program's configuration that its log must not show, nor Redis keep: rather too many of them."""
 FIELD = re.compile(
     r"pass(word|phrase|wd|code)|(?<![a-z])(pass|pwd|pin|cvv|cvc)(?![a-z])|secret|token|credential|authorization"
     r"|private[^a-z]?key|api[^a-z]?key|access[^a-z]?key",

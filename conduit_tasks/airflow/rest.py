@@ -36,7 +36,7 @@ class Rest:
         plain = self.url.lower().startswith("http://")
         self._client = httpx.Client(base_url=self.url, timeout=30.0, verify=not plain, follow_redirects=False)
         if token:
-            self._client.headers["Authorization"] = f"Bearer {token}"
+            self._sign(token, named)
 
     def __enter__(self) -> Self:
         return self
@@ -79,9 +79,12 @@ class Rest:
             raise httpx.TransportError(_said(answer))
         if answer.status_code >= httpx.codes.BAD_REQUEST:
             raise ApiError(f"{self.url} refuses the user {self._user!r}; see {self.named}", answer.status_code)
-        token = part_of(self._json(answer), "access_token", str, "/auth/token")
+        self._sign(part_of(self._json(answer), "access_token", str, "/auth/token"), self.url)
+
+    def _sign(self, token: str, whose: str) -> None:
+        """Sends this token from now on. Raises ApiError, without it, if it cannot be sent."""
         if not token.isascii() or not token.isprintable():
-            raise ApiError(f"{self.url} gives a token that is no header's value")
+            raise ApiError(f"the token of {whose} is no header's value")
         self._client.headers["Authorization"] = f"Bearer {token}"
 
     def _json(self, answer: httpx.Response) -> Any:

@@ -93,6 +93,13 @@ def test_a_token_may_stand_in_place_of_a_login(asked: list[tuple[str, Any]], mon
     assert ConduitHook().start("p") == {"status": "running"}
 
 
+def test_a_token_that_cannot_be_sent_is_told_by_its_connection_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, port=1, password="hush-hush\nt0k3n")
+    with pytest.raises(ApiError, match="the token of connection 'conduit_default' is no header's value") as found:
+        ConduitHook().pipelines()
+    assert "hush" not in str(found.value)
+
+
 def test_what_is_refused_says_what_the_api_said(asked: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ApiError, match="404 there is no such pipeline"):
         ConduitHook().status("q")

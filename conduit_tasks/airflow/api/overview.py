@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.state import MicroBatch
 
 
+LEAST = 0.001
+"""Seconds that a deadline is taken for at least, where destinations are compared by their share of it."""
 PARTS = 20
 """Parts of a source whose positions are streamed at most."""
 
@@ -65,7 +67,8 @@ def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
     ages = {d.id: max(0.0, seen.at - d.waits_since) for d in seen.destinations if d.waits_since is not None}
     deadlines = {d.id: _deadline(pipeline, d) for d in pipeline.destinations}
     late = [id for id, age in ages.items() if age > deadlines[id]]
-    slowest = max(ages, key=lambda id: (ages[id] / deadlines[id], ages[id]), default=None)
+    slowest = max(ages, key=lambda id: (ages[id] / max(deadlines[id], LEAST), ages[id]), default=None)
+    records = [d.records for d in seen.destinations]
     stopped = [d.id for d in seen.destinations if d.status == "stopped"]
     down = [d.id for d in seen.destinations if d.down]
     dead = seen.dead + sum(d.dead for d in seen.destinations)
@@ -82,7 +85,7 @@ def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
         "destinations": [d.id for d in pipeline.destinations],
         "sealed": seen.sealed,
         "behind": max((d.behind for d in seen.destinations), default=0),
-        "waiting": max((d.records or 0 for d in seen.destinations), default=0),
+        "waiting": None if None in records else max((n for n in records if n is not None), default=0),
         "age": round(max(ages.values(), default=0.0), 3),
         "deadline": _finite(min(deadlines.values(), default=inf)),
         "slowest": slowest and {"id": slowest, "age": round(ages[slowest], 3), "deadline": _finite(deadlines[slowest])},

@@ -79,7 +79,7 @@ export async function list(r) {
       ["attention", "Needs somebody", ["yes"]], ["sort", "Sorted by", SORTS]]),
     table(["Pipeline", "Status", "Since (UTC)", "Last two hours", "#Records waiting", "#Oldest", "#Deadline", "#Dead", "What is wrong"],
       found.items.map((p) => [
-        el("a", { href: address([p.id]), id: `p-${p.id}` }, p.id), badge(p.status), when(p.since), sparkline(p.recent), count(p.waiting),
+        el("a", { href: address([p.id]), id: `p-${p.id}` }, p.id), badge(p.status), when(p.since), sparkline(p.recent), p.waiting === null ? plural(p.behind, "micro-batch", "micro-batches") : count(p.waiting),
         ...oldest(p),
         p.dead ? el("a", { href: address([p.id, "dead-letters"]) }, count(p.dead)) : "0", needs(p),
       ]), "No pipeline here, or none that you may see. A file with errors shows in `conduit validate`."),

@@ -16,7 +16,7 @@ interface Page<T> { items: T[]; total: number; offset: number; limit: number }
 interface StoredError { node: string; error: string; error_class: string; at: number }
 
 interface Listed {
-  id: string; status: string; error: StoredError | null; since: number | null; behind: number; waiting: number;
+  id: string; status: string; error: StoredError | null; since: number | null; behind: number; waiting: number | null;
   age: number; deadline: number | null; slowest: { id: string; age: number; deadline: number | null } | null; late: string[]; stopped: string[]; down: string[]; dead: number; recent: number[];
 }
 interface Summary { at: number; pipelines: number; attention: number; recent: number[] }

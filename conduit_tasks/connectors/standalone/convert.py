@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -35,7 +34,7 @@ _VERSIONS = {kind: f"opencdc.{kind}.schema.version" for kind in ("key", "payload
 def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
     """Returns the records of a source as a READ_SCHEMA batch. Data that names its schema, as the SDK encodes it, is
     decoded. A record that cannot be taken as it is, by its data or its operation, has the error in its metadata; such
-    data is raw."""
+    data is raw. As everywhere, NaN and infinities become null."""
     import numpy as np
     import pyarrow as pa
 
@@ -73,12 +72,8 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
                     except RecordError as error:
                         meta["conduit.error"] = f"{kind}: {error}"
             elif data.HasField("structured_data"):
-                try:
-                    raw = orjson.dumps(_object(data.structured_data))
-                    shape |= bit
-                except RecordError as error:
-                    raw = str(data.structured_data).encode()
-                    meta["conduit.error"] = f"{kind}: {error}"
+                raw = orjson.dumps(_object(data.structured_data))
+                shape |= bit
             elif not data.HasField("raw_data"):
                 raw = None
             into.append(raw)
@@ -116,9 +111,7 @@ def _object(found: Any) -> dict[str, Any]:
 
 def _number(value: Any) -> int | float:
     number: float = value.number_value
-    if not isfinite(number):
-        raise RecordError(f"a number is {number}, which JSON has not")
-    whole = int(number) if abs(number) < EXACT else None
+    whole = int(number) if abs(number) < EXACT else None  # neither infinite nor NaN
     return whole if whole is not None and whole == number else number
 
 

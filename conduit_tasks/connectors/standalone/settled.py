@@ -15,15 +15,11 @@ from typing import Any
 from conduit_tasks.connectors.hiding import Hide, hiding, password_of
 from conduit_tasks.connectors.standalone.client import Client
 from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.secret_names import CONFIG
 
 Kept = dict[str, Any]
 """JSON: {"salt", "values": option → value as it is, "digests": option → digest}."""
 LONGEST = 256
-_TELLING = re.compile(
-    r"pass|pwd|secret|token|credential|key|auth|url|uri|dsn|connection|cert|sas|session|cookie|signature|bearer"
-    r"|private|(?<![a-z])(pat|pin|sid)(?![a-z])",
-    re.IGNORECASE,
-)
 _LOGIN = re.compile(r"://|:[^@:\s]++@")
 """A URL, or a user with a password before a host."""
 
@@ -31,7 +27,7 @@ _LOGIN = re.compile(r"://|:[^@:\s]++@")
 def kept(config: Mapping[str, str], salt: str = "") -> Kept:
     """Returns what is stored of settings."""
     salt = salt or secrets.token_hex(8)
-    plain = (k for k, v in config.items() if not (_TELLING.search(k) or _LOGIN.search(v) or len(v) > LONGEST))
+    plain = (k for k, v in config.items() if not (CONFIG.search(k) or _LOGIN.search(v) or len(v) > LONGEST))
     values = {k: config[k] for k in plain}
     digests = {k: _digest(salt, v) for k, v in config.items() if k not in values}
     return {"salt": salt, "values": values, "digests": digests}
@@ -58,7 +54,8 @@ def config_before(before: Kept, config: Mapping[str, str]) -> dict[str, str]:
 def tell(client: Client, side: str, before: Kept | None, config: Mapping[str, str]) -> Kept:
     """Tells a connector that it is new, or that its settings have changed, if so. Returns what is to be kept."""
     if before is not None and same(before, config):
-        return before
+        # What an earlier version kept as it is may be a credential by now.
+        return kept(config, before["salt"])
     try:
         if before is None:
             client.optional(side, "LifecycleOnCreated", config=dict(config))
@@ -75,7 +72,7 @@ def tell(client: Client, side: str, before: Kept | None, config: Mapping[str, st
 def hiding_of(config: Mapping[str, str]) -> Hide:
     """Returns a function that hides, in what a connector says, the settings that may be credentials, by their names,
     and the passwords in URLs."""
-    return hiding([*(v for k, v in config.items() if _TELLING.search(k)), *map(password_of, config.values())])
+    return hiding([*(v for k, v in config.items() if CONFIG.search(k)), *map(password_of, config.values())])
 
 
 def _digest(salt: str, value: str) -> str:

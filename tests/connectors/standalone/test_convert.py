@@ -16,7 +16,7 @@ from conduit_tasks.record.record import Record
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 values = st.recursive(
-    st.none() | st.booleans() | texts | st.integers(-EXACT, EXACT) | st.floats(allow_nan=False, allow_infinity=False),
+    st.none() | st.booleans() | texts | st.integers(-EXACT, EXACT) | st.floats(allow_nan=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
@@ -90,25 +90,17 @@ def test_whole_numbers_that_are_doubles_pass(value: int) -> None:
     assert read(_data({"n": value})) == {"n": value}
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"operation": 9}, "operation 9 is none of create, update, delete, snapshot"),
-        ({"operation": -1}, "operation -1 is none of"),
-        ({"operation": 1, "nan": float("nan")}, "payload: a number is nan, which JSON has not"),
-        ({"operation": 1, "nan": float("-inf")}, "payload: a number is -inf, which JSON has not"),
-    ],
-)
-def test_a_record_that_cannot_be_taken_as_it_is_says_why_and_is_whole(fields: dict[str, Any], says: str) -> None:
-    # Given records of a connector, the second of which no schema of ours can hold
+@pytest.mark.parametrize("operation", [9, -1])
+def test_a_record_of_an_unknown_operation_says_so_and_the_others_are_as_they_were(operation: int) -> None:
+    # Given records of a connector, the second of which does what OpenCDC does not know
     record = message("opencdc.v1.Record")
     records = [record(position=b"%d" % n, operation=n, metadata={"n": str(n)}) for n in (0, 1, 2, 3, 4)]
-    records[1].operation = fields["operation"]
-    records[1].payload.after.structured_data.update({"a": [fields.get("nan", 1.5)]})
+    records[1].operation = operation
+    records[1].payload.after.structured_data.update({"a": [float("nan")]})
     # Then it has the error, which makes a dead letter of it, and the others are as they were
     batch = batch_of(records, None)  # type: ignore[arg-type]
     metadata = [dict(m) for m in batch.column("metadata").to_pylist()]
-    assert metadata[1].pop("conduit.error").startswith(says)
+    assert metadata[1].pop("conduit.error") == f"operation {operation} is none of create, update, delete, snapshot"
     assert metadata == [{"n": str(n)} for n in (0, 1, 2, 3, 4)]
     assert batch.column("operation").to_pylist() == [0, 0, 1, 2, 3]
-    assert "a" in batch.column("after").to_pylist()[1].decode()
+    assert batch.column("after").to_pylist()[1] == b'{"a":[null]}', "NaN is null, as in all JSON of ours"

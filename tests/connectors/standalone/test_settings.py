@@ -152,6 +152,8 @@ def test_a_login_in_a_value_is_kept_as_a_digest_alone_and_plain_words_are_kept()
     # What an earlier version kept as it is, is no change of the settings
     assert settled.same({**kept, "values": config, "digests": {}}, config)
     assert not settled.same({**kept, "values": config, "digests": {}}, {**config, "account": "other"})
+    # And it is kept as a digest from the next look on, without a word to the connector
+    assert settled.tell(None, "source", {**kept, "values": config, "digests": {}}, config) == kept  # type: ignore[arg-type]
 
 
 def test_what_is_kept_of_settings_holds_no_secret_and_tells_changes() -> None:
