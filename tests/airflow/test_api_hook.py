@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from conduit_tasks.airflow import ConduitHook
 from conduit_tasks.airflow.rest import ApiError
 from conduit_tasks.errors import ConfigError
+from tests.answering import answering
 
 ROW = {"id": "a/b", "status": "running"}
 ANSWERS: dict[str, Any] = {
@@ -31,37 +30,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
     """A server, and the connection that names it; what it was asked."""
     seen: list[tuple[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
-            what = f"{self.command} {self.path}"
-            if what == "POST /auth/token":
-                good = body == {"username": "ann", "password": "hush"}
-                return self.answer(201 if good else 401, {"access_token": "t0k3n"} if good else {"detail": "no"})
-            if self.headers.get("Authorization") != "Bearer t0k3n":
-                return self.answer(401, {"detail": "who are you?"})
-            seen.append((what, body))
-            found = ANSWERS.get(what)
-            return self.answer(200 if found else 404, found or {"detail": "there is no such pipeline"})
+    def respond(what: str, headers: Mapping[str, str], text: bytes) -> tuple[int, bytes]:
+        body = json.loads(text or b"null")
+        if what == "POST /auth/token":
+            good = body == {"username": "ann", "password": "hush"}
+            return (201, b'{"access_token": "t0k3n"}') if good else (401, b'{"detail": "no"}')
+        if headers.get("Authorization") != "Bearer t0k3n":
+            return 401, b'{"detail": "who are you?"}'
+        seen.append((what, body))
+        found = ANSWERS.get(what)
+        return (200, json.dumps(found).encode()) if found else (404, b'{"detail": "there is no such pipeline"}')
 
-        do_GET = do_POST
-
-        def answer(self, status: int, body: Any) -> None:
-            text = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    connect(monkeypatch, login="ann", password="hush", port=server.server_port)
-    yield seen
-    server.shutdown()
-    server.server_close()
+    with answering(respond) as url:
+        connect(monkeypatch, login="ann", password="hush", port=int(url.rpartition(":")[2].rstrip("/")))
+        yield seen
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **about: Any) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.answering import answering
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, state, write_pipeline
 
@@ -32,22 +30,11 @@ pipelines:
 def telltale() -> Iterator[str]:
     """The address of a server that is not there for us, and quotes our key."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            said = f"no capacity for {self.headers['X-Api-Key']}".encode()
-            self.send_response(503)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+    def no_capacity(what: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        return 503, f"no capacity for {headers['X-Api-Key']}".encode()
 
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with answering(no_capacity) as url:
+        yield url
 
 
 def test_no_secret_of_a_destination_is_kept_with_its_outage_or_breaker(home: Path, telltale: str) -> None:
