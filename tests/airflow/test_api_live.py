@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from conduit_tasks.airflow.api import live
 from conduit_tasks.airflow.api.live import changes
@@ -124,6 +126,51 @@ def test_streams_hold_no_thread_and_are_bounded_in_number(
     # Once their pages are gone, they end, with their connections
     until(lambda: not live._streams, "the end of streams")
     until(lambda: len(client.client_list()) <= before, "the end of their connections")
+
+
+class Looks:
+    """Stands for a stream whose pages see nothing."""
+
+    closed = threading.Event()
+
+    def look(self) -> bytes:
+        return b"."
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_page_that_goes_while_it_is_sent_something_leaves_no_stream_behind() -> None:
+    # Given a response whose second chunk finds nobody
+    stream: Any = Looks()
+    response = live.Streamed(live._events(stream))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 3:
+            assert stream in live._streams
+            raise OSError("gone")
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def goes() -> None:
+        # When it has failed, and its frames live on in the error
+        with pytest.raises(ClientDisconnect) as kept:
+            await response({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
+        # Then it counts no more
+        assert kept
+        assert stream not in live._streams
+        assert stream.closed.wait(60)
+
+    asyncio.run(goes())
+
+
+def test_a_look_that_begins_after_the_page_has_gone_opens_no_connection() -> None:
+    stream = live.Stream(None, None, {"lost": 0}, None)  # type: ignore[arg-type]
+    stream.close()
+    assert stream.look() == b""
 
 
 def test_a_stream_ends_by_itself_and_says_when_to_come_back(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.layout import Process
 from conduit_tasks.stack.ports import free_port
 from tests.conftest import SHARED, RedisServer
+from tests.spark.conftest import Cluster
 from tests.stack.conftest import until
 from tests.stack.test_stack import kill
 
@@ -30,11 +32,11 @@ WORKERS = ("one", "two")
 
 @dataclass
 class Airflow:
-    """`programs`: the environment's folder of programs; `folder`: everything else; `master`: of the Spark cluster."""
+    """`programs`: the environment's folder of programs; `folder`: everything else, and the log of `cluster`."""
 
     programs: Path
     folder: Path
-    master: str
+    cluster: Cluster
     postgres: PostgresServer
     redis: RedisServer
     environment: dict[str, str] = field(default_factory=dict)
@@ -122,6 +124,14 @@ class Airflow:
                     return True
         return False
 
+    def executor(self, application: str) -> list[psutil.Process]:
+        """Returns the processes that execute an application of the Spark cluster: JVMs, and their Pythons."""
+        [number] = re.findall(rf"Registered app {application} with ID (\S+)", (self.folder / "master.log").read_text())
+        jvms = [each for worker in self.cluster.workers for each in psutil.Process(worker.pid).children()]
+        found = [each for each in jvms if number in each.cmdline()]
+        assert found, f"nothing executes {application}"
+        return [*found, *(child for each in found for child in each.children(recursive=True))]
+
     def _airflow(self, *arguments: str) -> str:
         return self._run([str(self.programs / "airflow"), *arguments], 0)
 
@@ -168,7 +178,7 @@ class Airflow:
             "CONDUIT_AIRFLOW_USER": "admin",
             "CONDUIT_AIRFLOW_PASSWORD": "admin",
             "AIRFLOW_HOME": str(self.folder / "airflow"),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.master}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.cluster.master}),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": url,
             "AIRFLOW__API__HOST": "127.0.0.1",

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from benchmarks.postgres_server import PostgresServer
+from conduit_tasks.waits import still_running
 from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
 from tests.spark.conftest import standing
@@ -56,7 +57,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     (folder / "redis").mkdir()
     [spark] = (programs.parent / "lib").glob("python3.*/site-packages/pyspark")
     with standing(folder, {**os.environ, "PYSPARK_PYTHON": str(programs / "python")}, spark, 2) as cluster:
-        found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
+        found = Airflow(programs, folder, cluster, PostgresServer(), RedisServer(folder / "redis"))
         try:
             found.prepare()
             found.start()
@@ -82,9 +83,11 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     airflow.conduit("run", "at-home", "--no-wait")
     airflow.until(lambda: len(receiver.got) > 100)
     airflow.until(lambda: delivered(airflow) == 100)
-    # When the worker that delivers dies, with everything that it has started
+    # When the worker that delivers dies, with everything that it has started, and its executor after it
     [worker] = [w for w in WORKERS if airflow.works_on(w, "destinations.out")]
+    executor = airflow.executor("conduit at-home destinations.out")
     airflow.kill(worker)
+    assert not still_running(executor, PATIENCE)
     receiver.gate.set()
     # Then the other one tries the task again and goes on from what was confirmed: nothing is missing or out of order
     with airflow.api() as api:
@@ -93,7 +96,7 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
         task = next(t for t in api.tasks("at-home", run["dag_run_id"]) if t["task_id"] == "destinations.out")
     assert (task["state"], task["try_number"]) == ("success", 2)
     assert list(dict.fromkeys(receiver.got)) == list(range(1, 401))
-    # And at most the one that nobody had confirmed came twice: the executor outlives its driver for a moment
+    # And at most the one that nobody had confirmed came twice
     assert len(receiver.got) <= 400 + 1
     assert (airflow.home / "out" / "kept.jsonl").read_text() == lines
     # And the executors were the cluster's

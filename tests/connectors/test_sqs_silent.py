@@ -23,6 +23,7 @@ class Silent:
     """Takes connections, and keeps them."""
 
     def __init__(self) -> None:
+        self._before = threading.enumerate()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self.taken: list[socket.socket] = []
@@ -43,6 +44,11 @@ class Silent:
         for each in self.taken:
             each.close()
 
+    def requests(self) -> list[threading.Thread]:
+        """Threads that have a request to it under way."""
+        found = threading.enumerate()
+        return [each for each in found if each.name.startswith("sqs_") and each not in self._before]
+
     def destination(self, queue: str) -> SqsDestination:
         given = {"queue": queue, "endpoint-url": self.url, "region": "eu-central-1"}
         return SqsDestination({**given, "access-key-id": "testing", "secret-access-key": "a-secret-of-tests"})
@@ -62,11 +68,6 @@ def ended(look: Callable[[], Any]) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def requests() -> list[str]:
-    """Threads that have a request under way."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("sqs_")]
 
 
 def run(work: Callable[[], Any]) -> list[Any]:
@@ -90,7 +91,7 @@ def test_a_destination_that_could_not_be_opened_is_closed_at_once(silent: Silent
 
     assert "orders" in run(work)[0]
     # And the request ends soon after
-    assert ended(lambda: not requests())
+    assert ended(lambda: not silent.requests())
 
 
 @pytest.mark.proves("T5")
@@ -108,7 +109,7 @@ def test_what_was_given_up_is_not_sent_again_behind_the_senders_back(silent: Sil
 
     run(work)
     # When its request has ended, then it was sent once
-    assert ended(lambda: not requests())
+    assert ended(lambda: not silent.requests())
     assert len(silent.taken) == 1
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ from conduit_tasks.errors import ConduitError
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
     from conduit_tasks.broker.access import Access
     from conduit_tasks.topology import Pipeline
 
@@ -67,10 +70,21 @@ def show_live(
     stream = Stream(pipeline, lambda found: show(pipeline.id, found), overview.glimpse(pipeline), curves)
     # Proxies that buffer what they pass on would show nothing until the end.
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store, no-transform"}
-    return StreamingResponse(_events(stream), media_type="text/event-stream", headers=headers)
+    return Streamed(_events(stream), media_type="text/event-stream", headers=headers)
 
 
-async def _events(stream: Stream) -> AsyncIterator[bytes]:
+class Streamed(StreamingResponse):
+    """Ends its generator with itself. A page that goes while a chunk is handed over leaves the generator where it was:
+    it would count as open until somebody collects garbage."""
+
+    body_iterator: AsyncGenerator[bytes, None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self.body_iterator):
+            await super().__call__(scope, receive, send)
+
+
+async def _events(stream: Stream) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     until = loop.time() + LASTS
     _streams.add(stream)
@@ -107,11 +121,14 @@ class Stream:
         self._last: dict[str, Any] | None = None
         self._lost, self._due, self._lock = first["lost"], 0.0, Lock()
         self._access: Access | None = None
+        self._closed = False
 
     def look(self) -> bytes:
-        """Returns the events of a look."""
+        """Returns the events of a look; none once it is closed: a look may begin after its page has gone."""
         said = b""
         with self._lock:
+            if self._closed:
+                return said
             try:
                 said = self._look()
                 said += self._series()
@@ -122,6 +139,7 @@ class Stream:
     def close(self) -> None:
         """Closes the connection."""
         with self._lock:
+            self._closed = True
             if self._access is not None:
                 self._access.close()
 
