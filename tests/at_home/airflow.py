@@ -23,7 +23,6 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.layout import Process
 from conduit_tasks.stack.ports import free_port
 from tests.conftest import SHARED, RedisServer
-from tests.spark.conftest import Cluster
 from tests.stack.conftest import until
 from tests.stack.test_stack import kill
 
@@ -32,11 +31,11 @@ WORKERS = ("one", "two")
 
 @dataclass
 class Airflow:
-    """`programs`: the environment's folder of programs; `folder`: everything else, and the log of `cluster`."""
+    """`programs`: the environment's folder of programs; `folder`: everything else; `master`: of the Spark cluster."""
 
     programs: Path
     folder: Path
-    cluster: Cluster
+    master: str
     postgres: PostgresServer
     redis: RedisServer
     environment: dict[str, str] = field(default_factory=dict)
@@ -127,8 +126,7 @@ class Airflow:
     def executor(self, application: str) -> list[psutil.Process]:
         """Returns the processes that execute an application of the Spark cluster: JVMs, and their Pythons."""
         [number] = re.findall(rf"Registered app {application} with ID (\S+)", (self.folder / "master.log").read_text())
-        jvms = [each for worker in self.cluster.workers for each in psutil.Process(worker.pid).children()]
-        found = [each for each in jvms if number in each.cmdline()]
+        found = [each for each in psutil.process_iter(["cmdline"]) if number in (each.info["cmdline"] or ())]
         assert found, f"nothing executes {application}"
         return [*found, *(child for each in found for child in each.children(recursive=True))]
 
@@ -178,7 +176,7 @@ class Airflow:
             "CONDUIT_AIRFLOW_USER": "admin",
             "CONDUIT_AIRFLOW_PASSWORD": "admin",
             "AIRFLOW_HOME": str(self.folder / "airflow"),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.cluster.master}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.master}),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": url,
             "AIRFLOW__API__HOST": "127.0.0.1",

@@ -57,7 +57,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     (folder / "redis").mkdir()
     [spark] = (programs.parent / "lib").glob("python3.*/site-packages/pyspark")
     with standing(folder, {**os.environ, "PYSPARK_PYTHON": str(programs / "python")}, spark, 2) as cluster:
-        found = Airflow(programs, folder, cluster, PostgresServer(), RedisServer(folder / "redis"))
+        found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
         try:
             found.prepare()
             found.start()
