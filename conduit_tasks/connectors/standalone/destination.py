@@ -86,6 +86,13 @@ class StandaloneDestination(Standalone, BatchDestination):
         self._errors: dict[Row, tuple[int, str]] = {}
         """Rows that were refused: how often, and why."""
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return (
+            "Conduit runs a connector as one process, which has all its records in order, and what it keeps under the "
+            "connector's id (files, sessions, what it made when it was new) is that process's alone"
+        )
+
     @property
     def _name(self) -> str:
         """Name that the connector gives itself: the same in all of its versions."""
