@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from conduit_tasks.connectors.connection import Takes
     from conduit_tasks.delivery.handlers import StateChange
+    from conduit_tasks.spool.told import Told
 
 Token = Any
 """A JSON value the source understands: a byte offset, a Kafka offset, a timestamp."""
@@ -99,7 +100,11 @@ class Limit:
 
 
 class Owner:
-    """Names that a connector uses in its system and that no other connector may use."""
+    """Names that a connector uses in its system and that no other connector may use; and what it was told of its
+    life."""
+
+    told: Told | None = None
+    """What it was told of its life, for one that is told (`standalone`); set on an instance that is to run."""
 
     def owned(self) -> Collection[str]:
         """Returns the names, in words and without secrets: two connectors that share a consumer group or a replication
