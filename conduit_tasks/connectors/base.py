@@ -111,6 +111,11 @@ class Owner:
         slot take each other's records. Called on an instance that is not opened."""
         return ()
 
+    @classmethod
+    def unkept(cls, settings: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        """Returns option → what of its value is not done, and what to do about it: `conduit validate` warns of it."""
+        return {}
+
 
 class Listener:
     """Base of connectors and processors: both may register handlers of state changes (SEMANTICS C7)."""

@@ -54,6 +54,8 @@ def check_plugins(keys: PipelineKeys, report: Findings, base: Path) -> None:
             for i, one in enumerate(connector.trigger.filters):
                 check_with(compile_filters, [one], "E206", report, (*path, "trigger", "filters", i))
         if cls and connector.type == "destination":
+            for option, (said, hint) in cls.unkept(connector.settings).items():
+                report.add("W202", (*path, "settings", option), f"'{connector.plugin}': {said}", hint)
             _check_guarantee(connector, cls, report, path)
         if connector.dead_letter_queue:
             queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))

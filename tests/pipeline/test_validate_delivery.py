@@ -212,6 +212,17 @@ def test_several_tasks_are_taken_by_destinations_that_can_have_them(
     assert says in (found[0].message if found else "")
 
 
+@pytest.mark.parametrize(("schema", "codes"), [("evolve", ["W202"]), ("merge", []), ("quarantine", [])])
+def test_delta_says_that_it_widens_no_column(files: Files, schema: str, codes: list[str]) -> None:
+    text = files.with_pipeline().replace(
+        "plugin: file\n        settings: {path: out.txt}",
+        f"plugin: delta\n        settings: {{path: t, schema: {schema}}}",
+    )
+    found = files.load(text, plugins=True).findings
+    assert [f.code for f in found] == codes
+    assert all("no column is widened" in f.message and "schema: merge" in f.hint for f in found)
+
+
 BATCHES = "writes batches of all records in their order"
 AT_A_TIME = "writes many records at a time"
 
