@@ -105,6 +105,8 @@ class Owner:
 
     told: Told | None = None
     """What it was told of its life, for one that is told (`standalone`); set on an instance that is to run."""
+    for_letters: bool = False
+    """Whether it takes a pipeline's dead letters: then it is told nothing of its life, as in Conduit."""
 
     def owned(self) -> Collection[str]:
         """Returns the names, in words and without secrets: two connectors that share a consumer group or a replication

@@ -107,7 +107,8 @@ class StandaloneDestination(Standalone, BatchDestination):
             configured(client, SIDE, self.config)
             # What another connector was told, before the file named this one, this one was not.
             before = (state or {}).get("config") if (state or {}).get("of", self.own_name) == self.own_name else None
-            self._kept = settled.tell(client, SIDE, before, self.config, self.told, self.own_name)
+            if not self.for_letters:
+                self._kept = settled.tell(client, SIDE, before, self.config, self.told, self.own_name)
             client.call(SIDE, "Open")
             self._stream = Stream(client)
         except NotImplementedError as error:

@@ -87,6 +87,17 @@ def test_one_that_was_deleted_is_new_again(home: Path, programs: Path, side: str
     assert noted(said, "updated") == []
 
 
+def test_one_that_takes_dead_letters_is_told_nothing(home: Path, programs: Path) -> None:
+    letters = home / "letters"
+    queue = f"window-size: 0, plugin: standalone:counter, settings: {{path: {home}/l.txt, notes: {letters}}}"
+    for count, run in ((10, "first"), (20, "second")):
+        delivering(home, count, more=f"dead-letter-queue: {{{queue}}}", settings=', refuse: "7 line"')
+        play("p", run)
+    assert len(noted(letters, "open")) == 2
+    assert len((home / "l.txt").read_text().splitlines()) == 2
+    assert noted(letters, "created") == []
+
+
 def odd(notes: Path, told: Told) -> Any:  # noqa: F811 - the fixture's value
     made = registry.destination_class("standalone:odd")({"mode": "good", "token": "s3cret", "notes": str(notes)})
     made.told = told
