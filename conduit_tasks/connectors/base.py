@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from conduit_tasks.connectors.connection import Takes
     from conduit_tasks.delivery.handlers import StateChange
+    from conduit_tasks.spool.told import Told
 
 Token = Any
 """A JSON value the source understands: a byte offset, a Kafka offset, a timestamp."""
@@ -99,12 +100,23 @@ class Limit:
 
 
 class Owner:
-    """Names that a connector uses in its system and that no other connector may use."""
+    """Names that a connector uses in its system and that no other connector may use; and what it was told of its
+    life."""
+
+    told: Told | None = None
+    """What it was told of its life, for one that is told (`standalone`); set on an instance that is to run."""
+    for_letters: bool = False
+    """Whether it takes a pipeline's dead letters: then it is told nothing of its life, as in Conduit."""
 
     def owned(self) -> Collection[str]:
         """Returns the names, in words and without secrets: two connectors that share a consumer group or a replication
         slot take each other's records. Called on an instance that is not opened."""
         return ()
+
+    @classmethod
+    def unkept(cls, settings: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        """Returns option → what of its value is not done, and what to do about it: `conduit validate` warns of it."""
+        return {}
 
 
 class Listener:

@@ -69,7 +69,7 @@ class PluginHandler:
         if not letters:
             return
         destination = self.cls(self.settings)
-        destination.pipeline = self.pipeline
+        destination.pipeline, destination.for_letters = self.pipeline, True
         names = hashlib.blake2b("\n".join(map(letter_id, letters)).encode(), digest_size=8).hexdigest()
         destination.connector = f"{self.owner}.dead-letters/{names}"
         if isinstance(destination, RecordDestination):

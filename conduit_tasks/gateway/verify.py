@@ -6,7 +6,7 @@
 | `github` | `X-Hub-Signature-256: sha256=<hex>` | the body |
 | `stripe` | `Stripe-Signature: t=<seconds>,v1=<hex>,…` | `<seconds>.<body>` |
 | `slack` | `X-Slack-Request-Timestamp`, `X-Slack-Signature: v0=<hex>` | `v0:<seconds>:<body>` |
-| `hmac` | by its settings | the body, or `<seconds>.<body>` |
+| `hmac` | by its settings; several signatures, each behind its prefix, with commas | the body, or `<seconds>.<body>` |
 
 What is said of a refused request never contains a secret or a signature that would have been right.
 """
@@ -204,7 +204,10 @@ def _slack(scheme: Scheme, found: Mapping[str, bytes]) -> Claim:
 
 
 def _plain(scheme: Scheme, found: Mapping[str, bytes]) -> Claim:
-    codes = _behind(scheme, [found[scheme.header]])
+    header = found[scheme.header]
+    # A sender that rotates its secrets signs by several of them, as Stripe does.
+    several = "," not in scheme.prefix
+    codes = _behind(scheme, [part.strip() for part in header.split(b",")] if several else [header])
     if scheme.encoding == "hex":
         codes = tuple(code.lower() for code in codes)
     if not scheme.timestamp:

@@ -27,6 +27,7 @@ from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
 from conduit_tasks.micro_batch.visibility import unsettled
+from conduit_tasks.spool.told import Told
 from conduit_tasks.topology import Limits, Source
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
     with halting_call(context.broker, node_of(source.id)), context.sources.asked(source.id) as connector:
         if isinstance(connector, Queue):
             connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
+            connector.told = Told(context.spool, context.pipeline.id, source.node)
         return connector.plan(position, limit)
 
 

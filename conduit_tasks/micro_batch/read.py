@@ -23,6 +23,7 @@ from conduit_tasks.micro_batch.visibility import extend_visibility, unsettled
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import SliceEntry, StageManifest
+from conduit_tasks.spool.told import Told
 from conduit_tasks.topology import Pipeline, Source
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class SourceReader:
         if isinstance(connector, Queue):
             folder = spool.folder(plan.pipeline, plan.micro_batch, plan.node, plan.token)
             connector.receipts, connector.unsettled = Kept(spool, folder, piece.part), self.unsettled
+            connector.told = Told(spool, plan.pipeline, plan.node)
         counts: dict[int, int] = {}
         try:
             batches = numbered(((number, connector.read(s)) for number, s in piece.slices), counts)

@@ -23,6 +23,7 @@ from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import recording, tally_of
 from conduit_tasks.processors.chain import Chain
+from conduit_tasks.spool.told import Told
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
@@ -79,6 +80,7 @@ def send(
         rested=partial(broker.deliveries.rested, destination.id),
     )
     options = options or destination.delivery
+    connector.told = Told(context.spool, pipeline.id, destination.node)
     try:
         if run is None:
             return deliver(work, connector, port, options, handler)

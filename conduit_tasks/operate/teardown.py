@@ -9,6 +9,7 @@ from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.spool.told import Told
 
 
 def teardown(pipeline_id: str, connector_id: str) -> list[str]:
@@ -27,6 +28,8 @@ def teardown(pipeline_id: str, connector_id: str) -> list[str]:
             connector.pipeline, connector.connector = pipeline.id, connector_id
         else:
             connector = source_connector(pipeline, connector_id)
+        node = destinations[0].node if destinations else pipeline.source(connector_id).node
+        connector.told = Told(context.spool, pipeline.id, node)
         try:
             return list(connector.teardown())
         finally:

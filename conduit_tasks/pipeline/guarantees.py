@@ -134,6 +134,10 @@ def writes(connector: type | None) -> str:
 def _order(destination: Destination, connector: type | None) -> str:
     delivery = destination.delivery
     tasks = _tasks(destination, connector)
+    alone = delivery.parallelism == 1 or one_task(destination, connector)
+    if delivery.order_by != "partition" and alone and writes(connector) == "batch":
+        parked = ", but for keys that are parked" if delivery.park_keys else ""
+        return f"all records in their order, one write after the other, whatever order-by says (C9){parked}" + tasks
     if delivery.order_by == "none":
         return "not kept: a record that is sent again may be overtaken" + tasks
     if delivery.order_by == "key":

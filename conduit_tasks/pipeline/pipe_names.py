@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.pipeline.model import DeliveryKeys
+from conduit_tasks.topology import INDEX_PIPES
 
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 """Pipes with at most one unconfirmed record in all (SEMANTICS O1, O4)."""
@@ -95,12 +96,36 @@ def check_name(delivery: DeliveryKeys, report: Findings, path: Path) -> None:
             report.add("W205", place if there else (*path, "pipe"), f"the pipe {delivery.pipe} {rule.says}", rule.hint)
 
 
-def check_batch_wise(delivery: DeliveryKeys, plugin: str, report: Findings, path: Path) -> None:
-    """Reports a pipe with one unconfirmed record if the destination writes many records at a time."""
+def check_batch_wise(
+    delivery: DeliveryKeys, plugin: str, report: Findings, path: Path, *, one_task: bool, keeps_index: bool
+) -> None:
+    """Reports what has no effect if the destination writes many records at a time: a pipe with one unconfirmed record,
+    `order-by` and `max-unconfirmed`. `one_task`: whether one task delivers; of several, `order-by` says which task gets
+    a record. `keeps_index`: whether the destination stores a number of the last row, which is counted by lane."""
     if delivery.pipe in ONE_UNCONFIRMED:
         report.add(
             "W205",
             (*path, "pipe"),
             f"the pipe {delivery.pipe} has one record on its way, and '{plugin}' writes many at a time",
             "write pipe: stream",
+        )
+    numbered = keeps_index and (delivery.pipe in INDEX_PIPES or delivery.guarantee != "at-least-once")
+    place = (*path, "order-by")
+    if one_task and place in report.keys and delivery.order_by != "partition" and not (delivery.park_keys or numbered):
+        report.add(
+            "W202",
+            place,
+            f"'{plugin}' writes batches of all records in their order, one after the other, whatever order-by says: a "
+            "record that fails is waited for by all that follow",
+            "remove order-by",
+        )
+    place = (*path, "max-unconfirmed")
+    # With order-by: partition, and with these pipes, `validate_delivery` says so already.
+    said = delivery.order_by == "partition" or delivery.pipe in ONE_UNCONFIRMED
+    if place in report.keys and delivery.max_unconfirmed > 1 and not said:
+        report.add(
+            "W202",
+            place,
+            f"'{plugin}' writes many records at a time, one write after the other, whatever max-unconfirmed says",
+            "remove max-unconfirmed",
         )

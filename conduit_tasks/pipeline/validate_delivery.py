@@ -150,7 +150,7 @@ def _check_unconfirmed(delivery: DeliveryKeys, report: Findings, path: Path) -> 
             "W202",
             key,
             "with order-by: partition one record per source partition is unconfirmed, whatever max-unconfirmed says",
-            "write order-by: key for 64 lanes, or none",
+            "write order-by: key for 64 lanes, or none; where records go in batches, remove max-unconfirmed",
         )
     elif delivery.order_by == "key" and delivery.max_unconfirmed > KEY_LANES:
         report.add(

@@ -14,7 +14,7 @@ from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
-from conduit_tasks.pipeline.parallel import of_class
+from conduit_tasks.pipeline.parallel import of_class, reason
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_connection import with_connection
@@ -54,6 +54,8 @@ def check_plugins(keys: PipelineKeys, report: Findings, base: Path) -> None:
             for i, one in enumerate(connector.trigger.filters):
                 check_with(compile_filters, [one], "E206", report, (*path, "trigger", "filters", i))
         if cls and connector.type == "destination":
+            for option, (said, hint) in cls.unkept(connector.settings).items():
+                report.add("W202", (*path, "settings", option), f"'{connector.plugin}': {said}", hint)
             _check_guarantee(connector, cls, report, path)
         if connector.dead_letter_queue:
             queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))
@@ -243,7 +245,15 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             "remove parallelism; destinations beside each other have tasks of their own",
         )
     if batch_wise:
-        check_batch_wise(delivery, connector.plugin, report, (*path, "delivery"))
+        several = delivery.parallelism != 1 and not reason(delivery, bool(connector.processors))
+        check_batch_wise(
+            delivery,
+            connector.plugin,
+            report,
+            (*path, "delivery"),
+            one_task=not several or bool(of_class(cls, connector.settings)),
+            keeps_index=cls.keeps_index,
+        )
     if delivery.pipe in INDEX_PIPES and batch_wise and not cls.keeps_index:
         report.add(
             "W202",

@@ -80,6 +80,14 @@ def test_every_form_of_the_plain_scheme(algorithm: str, encoding: str) -> None:
     assert lines(by, "any", b"\x00\xff") == {"x-sig": text, "t": str(NOW)}
 
 
+def test_each_of_several_plain_secrets_signs_in_the_form_of_stripe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEW_HOOK", "n, ew")
+    monkeypatch.setenv("OLD_HOOK", "old")
+    by = signer("hmac", "env:NEW_HOOK, env:OLD_HOOK", prefix="v1=", header="X-Sig", timestamp_header="T")
+    new, old = (hmac.new(key, b"%d.body" % NOW, "sha256").hexdigest() for key in (b"n, ew", b"old"))
+    assert lines(by, "any", b"body") == {"x-sig": f"v1={new},v1={old}", "t": str(NOW)}
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_the_public_library_takes_each_request_by_either_secret(body: str) -> None:
     raw = Record(b"43", after=b"raw \xff") if body == "payload" else Record(b"43", after={"n": "é"})
@@ -221,6 +229,12 @@ HMAC = {"sign": "hmac", "sign.secret": "SECRET"}
         ({**HMAC, "sign.algorithm": "md5"}, "option 'sign.algorithm' cannot be"),
         ({**HMAC, "sign.encoding": "hx"}, "option 'sign.encoding' cannot be"),
         ({**HMAC, "sign.prefix": "a\r\nb"}, "option 'sign.prefix' is no text"),
+        ({**HMAC, "sign.secret": "env:A, SECRET"}, "with hmac each of several secrets is env:NAME"),
+        ({**HMAC, "sign.secret": "env:A,env:"}, "option 'sign.secret': env: names no environment variable"),
+        (
+            {**HMAC, "sign.secret": "env:A, env:B", "sign.prefix": "v1,"},
+            "option 'sign.prefix': the comma stands between the signatures",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named_and_shows_no_secret(settings: dict[str, str], said: str) -> None:

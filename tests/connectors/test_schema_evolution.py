@@ -143,9 +143,10 @@ pipelines:
 """
 
 
-def run(home: Path, place: Place, schema: str, *payloads: dict[str, Any], refused: str = "nack") -> Any:
+def run(home: Path, place: Place, schema: str, *payloads: Any, refused: str = "nack", more: str = "") -> Any:
     given = json.dumps({**place.settings, "schema": schema})
-    write_pipeline(home, "p", PIPELINE.format(plugin=place.plugin, settings=given, refused=refused))
+    text = PIPELINE.format(plugin=place.plugin, settings=given, refused=refused)
+    write_pipeline(home, "p", text.replace("  - id: p\n", f"  - id: p\n    {more}\n"))
     (home / "in.jsonl").write_text("".join(json.dumps(payload) + "\n" for payload in payloads))
     return run_once("p")["destinations.out"]
 
@@ -236,6 +237,45 @@ def test_what_no_wider_column_holds_is_a_letter_and_leaves_the_table_as_it_was(p
     out.close()
     assert place.by_n() == {1: {"n": 1}, 3: {"n": 3}}
     assert not {"new", "other"}.intersection(place.rows()[0])
+
+
+DECIMAL = pa.decimal128(5, 2)
+
+
+@pytest.mark.parametrize("schema", ["evolve", "quarantine"])
+@pytest.mark.parametrize(
+    ("type_", "fits", "wide"),
+    [
+        (pa.int8(), 1, 300),
+        (pa.int16(), 1, 70_000),
+        (pa.int32(), 1, 2**40),
+        (pa.int64(), 1, 2**70),
+        (pa.int64(), 1, 0.5),
+        (pa.float32(), 0.5, 0.123456789),
+        (DECIMAL, 1.25, 1234567.25),
+        (DECIMAL, 1.25, 1.255),
+        (DECIMAL, "1.25", "1.255"),
+        (pa.date32(), "2026-01-01", "2026-01-01T12:00:00"),
+        (pa.timestamp("us"), "2026-01-01T12:00:00", "2026-01-01T12:00:00.1234567"),
+    ],
+    ids=str,
+)
+def test_what_a_column_of_delta_is_too_narrow_for_is_a_letter_and_the_rest_arrives(
+    home: Path, schema: str, type_: pa.DataType, fits: Any, wide: Any
+) -> None:
+    """No column is widened, whatever `schema` says, as the library does not do it; nor is a value changed to fit."""
+    write_deltalake(home / "t", pa.schema([pa.field("k", pa.int64()), pa.field("n", type_)]).empty_table())
+    table = Place("delta", {"path": "t"}, lambda: DeltaTable(home / "t").to_pyarrow_table().to_pylist(), lambda: None)
+    queue = "dead-letter-queue: {window-size: 0}" if schema == "evolve" else ""
+    payloads = ({"k": 1, "n": fits}, {"k": 2, "n": wide}, {"k": 3, "n": fits})
+    said = run(home, table, schema, *payloads, more=queue)
+    assert sorted(row["k"] for row in table.rows()) == [1, 3]
+    assert DeltaTable(home / "t").to_pyarrow_table().schema.field("n").type == type_
+    broker = state("p")
+    assert (broker.lifecycle.stored_status(), broker.dead_letters.count("out")) == ("running", 1), said
+    [entry] = broker.dead_letters.entries("out")
+    assert entry.error_class == "schema"
+    broker.close()
 
 
 @pytest.mark.parametrize("place", ["delta"], indirect=True)

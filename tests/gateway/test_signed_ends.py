@@ -116,6 +116,36 @@ def test_both_ends_rotate_their_secrets_without_a_refused_request(
     assert OLD not in letter.error
 
 
+@pytest.mark.parametrize("more", [{}, {"prefix": "v1=", "encoding": "base64", "timestamp-header": "X-At"}])
+def test_both_ends_rotate_plain_secrets_without_a_refused_request(
+    gateway_home: Path, serving: Serving, stored: Stored, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"OLD": "the old, plain one", "NEW": "the new, plain one"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    settings = {f"verify.{name}": value for name, value in more.items()}
+    for name, places in (("old", "env:OLD"), ("both", "env:OLD, env:NEW"), ("new", "env:NEW")):
+        write_pipeline(gateway_home, name, verify="hmac", **{"verify.secret": places, **settings})
+    gateway = serving(**secrets)
+
+    def send(at: str, secret: str, n: int) -> FakePort:
+        port = FakePort(n + 1, [n])
+        sign = {"sign": "hmac", "sign.secret": secret, "sign.timestamp-header": ""}
+        sign |= {f"sign.{name}": value for name, value in more.items()}
+        deliver(work_of(port), HttpDestination({"url": f"{gateway.url}/ingest/{at}/web", **sign}), port, Delivery())
+        return port
+
+    both = "env:NEW, env:OLD"
+    taken = [("old", "env:OLD"), ("old", both), ("both", "env:OLD"), ("both", both), ("both", "env:NEW")]
+    taken += [("new", both), ("new", "env:NEW"), ("new", "the new, plain one")]
+    for n, (at, secret) in enumerate(taken):
+        assert not [each.error for each in send(at, secret, n).stored.values()], (at, secret)
+    assert [len(stored(name)) for name in ("old", "both", "new")] == [2, 3, 3]
+    [letter] = send("new", "env:OLD", 20).stored.values()
+    assert letter.error_class == "http 401"
+    assert "plain one" not in letter.error
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -135,6 +135,22 @@ def test_every_form_of_the_plain_scheme(algorithm: str, encoding: str, prefix: s
         assert refused(plain, body, NOW + 11, x_sig=prefix + text, **at).header == "x-at"
 
 
+@pytest.mark.parametrize(("prefix", "between"), [("", ","), ("sha256=", ","), ("sha256=", ", ")])
+def test_of_several_plain_signatures_one_has_to_be_right(prefix: str, between: str) -> None:
+    plain = verifier("hmac", "k", header="X-Sig", prefix=prefix)
+    right, wrong = (hmac.new(key, b"body", "sha256").hexdigest() for key in (b"k", b"other"))
+    for codes in ([right, wrong], [wrong, right]):
+        assert verified(plain, b"body", x_sig=between.join(prefix + code for code in codes))
+    assert refused(plain, b"body", x_sig=between.join(prefix + code for code in [wrong, wrong])).header == "x-sig"
+    assert refused(plain, b"body", x_sig=f"{prefix}{wrong},").header == "x-sig"
+
+
+def test_a_prefix_with_a_comma_in_it_is_that_of_one_signature() -> None:
+    plain = verifier("hmac", "k", header="X-Sig", prefix="v1,")
+    code = hmac.new(b"k", b"body", "sha256").hexdigest()
+    assert verified(plain, b"body", x_sig=f"v1,{code}")
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_missing_header_is_named_and_so_is_one_that_is_there_twice(scheme: str) -> None:
     by = verifier(scheme, WHSEC, header="X-Sig") if scheme == "hmac" else verifier(scheme, WHSEC)

@@ -12,6 +12,7 @@ from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
 from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
 from conduit_tasks.connectors.tables import (
+    EVOLVE,
     PARTITION_BY,
     QUARANTINE,
     ROWS,
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+NOT_WIDENED = (
+    "new fields get columns, but no column is widened: the library that writes (delta-rs) cannot change a type (int to "
+    "long, float to double, a decimal to more digits, date to timestamp). A value that its column is too narrow for is "
+    "a dead letter of class schema"
+)
 _INVALID = "Invalid data found"
 """How the library says that rows break a constraint: it has no error of its own for that."""
 
@@ -70,6 +76,11 @@ class DeltaDestination(BatchDestination):
         self._by = options.words(self.settings, "partition-by")
         self.quarantine = self.settings["schema"] == QUARANTINE
         self._table: Any = None
+
+    @classmethod
+    def unkept(cls, settings: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        hint = "write schema: merge, which is the same; widen a column by another program, then redrive the letters"
+        return {"schema": (NOT_WIDENED, hint)} if settings.get("schema") == EVOLVE else {}
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:

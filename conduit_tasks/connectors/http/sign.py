@@ -40,8 +40,8 @@ OPTIONS = (
     Option("sign", "the scheme by which every request is signed; default: none", choices=SCHEMES),
     Option(
         "sign.secret",
-        "the secret, by ${NAME}, or env:NAME for a variable of the process that sends; with standard-webhooks several, "
-        "comma-separated, each of which signs: to rotate them",
+        "the secret, by ${NAME}, or env:NAME for a variable of the process that sends; several, comma-separated, each "
+        "of which signs, to rotate them: with hmac each as env:NAME, as a secret itself may have a comma in it",
         secret=True,
         example="env:X",
     ),
@@ -83,6 +83,9 @@ class Signer:
             raise ConfigError("http: option 'sign.header' is empty; name the header that holds the signature")
         if not self._prefix.isascii() or not self._prefix.isprintable():
             raise ConfigError("http: option 'sign.prefix' is no text of a header")
+        if plain and len(self._secrets) > 1 and "," in self._prefix:
+            raise ConfigError("http: option 'sign.prefix': the comma stands between the signatures of several secrets")
+        self._between = "," if plain else " "
         self._free(settings, given)
         for secret in self._secrets:
             if not secret.startswith(_ENV):
@@ -103,7 +106,7 @@ class Signer:
             self._prefix + encoded(mac(key, self._algorithm, before.encode(), body), self._encoding).decode()
             for key in self._keys
         ]
-        lines = f"{self._header}: {' '.join(codes)}\r\n"
+        lines = f"{self._header}: {self._between.join(codes)}\r\n"
         if self._time_header:
             lines += f"{self._time_header}: {at}\r\n"
         return f"{ID}: {id}\r\n{lines}" if self.scheme == "standard-webhooks" else lines
@@ -154,8 +157,9 @@ def wanted(settings: Mapping[str, str], given: Mapping[str, str]) -> bool:
 def _secrets(settings: Mapping[str, str]) -> list[str]:
     """Returns the secrets, or the places of those in the environment. Raises ConfigError."""
     said = settings.get("sign.secret", "").strip()
-    # A plain secret may have a comma in it, and its header holds one signature only.
-    found = options.words(settings, "sign.secret") if settings["sign"] == "standard-webhooks" else [said]
+    # A plain secret may have a comma in it.
+    listed = settings["sign"] == "standard-webhooks" or said.startswith(_ENV)
+    found = options.words(settings, "sign.secret") if listed else [said]
     if not all(found) or not found:
         raise ConfigError("http: option 'sign' needs sign.secret: ${NAME} of an environment variable, or env:NAME")
     for each in found:
@@ -166,4 +170,6 @@ def _secrets(settings: Mapping[str, str]) -> list[str]:
             )
         if colon and kind == "env" and not name.strip():
             raise ConfigError("http: option 'sign.secret': env: names no environment variable")
+        if settings["sign"] == "hmac" and len(found) > 1 and not each.startswith(_ENV):
+            raise ConfigError("http: option 'sign.secret': with hmac each of several secrets is env:NAME")
     return found

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.connectors.standalone import found, specs
 from conduit_tasks.connectors.standalone.client import Client
 from conduit_tasks.connectors.standalone.found import Program
+
+if TYPE_CHECKING:
+    from conduit_tasks.spool.told import Told
 
 
 class _WithSpec(type):
@@ -30,6 +33,7 @@ class Standalone(metaclass=_WithSpec):
     ours: ClassVar[tuple[Option, ...]] = ()
     pipeline: str
     connector: str
+    told: Told | None
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.spec = type(self).spec
@@ -45,6 +49,11 @@ class Standalone(metaclass=_WithSpec):
     def parameters(self) -> Mapping[str, Any]:
         """Returns the parameters of this side."""
         return _parameters(self.program(), self.side)
+
+    @property
+    def own_name(self) -> str:
+        """Name that the connector gives itself: the same in all of its versions."""
+        return str(self.program().specification.name)
 
     @property
     def id(self) -> str:
@@ -75,6 +84,9 @@ class Standalone(metaclass=_WithSpec):
         except BaseException:
             client.kill()
             raise
+        if self.told is not None:
+            # Should it be opened again, it is new.
+            self.told.note(self.own_name, None)
         client.optional(side, "Teardown")
         client.finish()
         return done

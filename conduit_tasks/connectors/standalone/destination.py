@@ -21,7 +21,7 @@ from conduit_tasks.connectors.standalone.client import Client, configured
 from conduit_tasks.connectors.standalone.connector import Standalone
 from conduit_tasks.connectors.standalone.convert import encoded, sized
 from conduit_tasks.connectors.standalone.stream import SIDE, Stream
-from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
+from conduit_tasks.errors import ConfigError, RecordError, Refused, SpoolError, Unavailable
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings as installation
 
@@ -86,10 +86,12 @@ class StandaloneDestination(Standalone, BatchDestination):
         self._errors: dict[Row, tuple[int, str]] = {}
         """Rows that were refused: how often, and why."""
 
-    @property
-    def _name(self) -> str:
-        """Name that the connector gives itself: the same in all of its versions."""
-        return str(self.program().specification.name)
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return (
+            "Conduit runs a connector as one process, which has all its records in order, and what it keeps under the "
+            "connector's id (files, sessions, what it made when it was new) is that process's alone"
+        )
 
     def _effective(self, name: str) -> str:
         parameter = self.parameters().get(name)
@@ -104,13 +106,17 @@ class StandaloneDestination(Standalone, BatchDestination):
         try:
             configured(client, SIDE, self.config)
             # What another connector was told, before the file named this one, this one was not.
-            before = (state or {}).get("config") if (state or {}).get("of", self._name) == self._name else None
-            self._kept = settled.tell(client, SIDE, before, self.config)
+            before = (state or {}).get("config") if (state or {}).get("of", self.own_name) == self.own_name else None
+            if not self.for_letters:
+                self._kept = settled.tell(client, SIDE, before, self.config, self.told, self.own_name)
             client.call(SIDE, "Open")
             self._stream = Stream(client)
         except NotImplementedError as error:
             client.kill()
             raise ConfigError(f"{self.spec.name}: it has no destination ({error} is not implemented)") from None
+        except SpoolError as error:
+            client.kill()
+            raise Unavailable(f"{self.spec.name}: {error}") from None
         except BaseException:
             client.kill()
             raise
@@ -139,7 +145,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         if self._errors:
             for name in names:
                 self._errors.pop(name, None)
-        return {"config": self._kept, "of": self._name}
+        return {"config": self._kept, "of": self.own_name}
 
     def _refused_before(self, names: Sequence[Row]) -> None:
         for n, name in enumerate(names):
@@ -177,7 +183,7 @@ class StandaloneDestination(Standalone, BatchDestination):
             self._size = larger
 
     def _open_again(self) -> None:
-        self.open({"config": self._kept, "of": self._name})
+        self.open({"config": self._kept, "of": self.own_name})
 
     def _flush_after(self) -> float | None:
         """Returns the seconds after which the connector is asked to write what it has collected; None if it collects

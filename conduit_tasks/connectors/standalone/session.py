@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import held
 from conduit_tasks.connectors.base import Position, Token
@@ -23,6 +23,9 @@ from conduit_tasks.connectors.standalone.inbox import Inbox, Outbox
 from conduit_tasks.connectors.standalone.messages import message
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, SourceError
 from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.spool.told import Told
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,8 @@ OPEN = 1 << 62
 
 class Session:
     """One process of a source connector. `at`: the position to open it at; `sent`: positions behind it that are staged
-    and may come again, with the name of their micro-batch, in order; `kept`: what it was told of its settings."""
+    and may come again, with the name of their micro-batch, in order; `kept`: what its position has of what it was told;
+    `told`, `own_name`: where that is noted, and for whom."""
 
     def __init__(
         self,
@@ -49,6 +53,8 @@ class Session:
         at: bytes,
         sent: Sequence[tuple[str, Sequence[bytes]]],
         kept: settled.Kept | None,
+        told: Told | None = None,
+        own_name: str = "",
     ) -> None:
         self.name = name
         self._known = {position: number for number, (_, of) in enumerate(sent) for position in of}
@@ -67,7 +73,7 @@ class Session:
         self.client = Client(program.file, name, id, settled.hiding_of(config))
         try:
             configured(self.client, SIDE, config)
-            self.kept = settled.tell(self.client, SIDE, kept, config)
+            self.kept = settled.tell(self.client, SIDE, kept, config, told, own_name)
             self.client.call(SIDE, "Open", position=at)
             self._acks = Outbox()
             self._inbox = Inbox(self.client.stream(SIDE, iter(self._acks)), self._broken)

@@ -1,4 +1,5 @@
-"""What a connector was told of its settings, kept with the position or the state: whether it is new, or has changed.
+"""What a connector was told of its settings: whether it is new, or has changed. Kept in the spool once it has answered
+(`spool/told.py`), and with the position or the state, which stand for it where the spool knows nothing.
 
 A value may be a credential, which is stored nowhere. So a value is kept as it is only if neither its name nor its form
 suggests that; of any other only a salted digest is kept, which tells whether it has changed, and not from what.
@@ -7,15 +8,21 @@ suggests that; of any other only a salted digest is kept, which tells whether it
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.hiding import Hide, hiding, password_of
 from conduit_tasks.connectors.standalone.client import Client
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.errors import ConfigError, SpoolError, Unavailable
 from conduit_tasks.secret_names import CONFIG
+
+if TYPE_CHECKING:
+    from conduit_tasks.spool.told import Told
+
+log = logging.getLogger(__name__)
 
 Kept = dict[str, Any]
 """JSON: {"salt", "values": option → value as it is, "digests": option → digest}."""
@@ -51,8 +58,23 @@ def config_before(before: Kept, config: Mapping[str, str]) -> dict[str, str]:
     return {**before["values"], **hidden}
 
 
-def tell(client: Client, side: str, before: Kept | None, config: Mapping[str, str]) -> Kept:
-    """Tells a connector that it is new, or that its settings have changed, if so. Returns what is to be kept."""
+def tell(  # noqa: PLR0917 - whom, what of it is known, and where that is noted
+    client: Client, side: str, before: Kept | None, config: Mapping[str, str], told: Told | None = None, name: str = ""
+) -> Kept:
+    """Tells a connector that it is new, or that its settings have changed, if so, and notes it. Returns what is to be
+    kept. `before`: what the position or the state has of it; `name`: the one that the connector gives itself. Raises
+    SpoolError if what it was told cannot be read."""
+    known = told.all() if told is not None else {}
+    made = _told(client, side, known.get(name, before), config)
+    if told is not None and known.get(name) != made:
+        try:
+            told.note(name, made)
+        except SpoolError as error:
+            log.warning("%s: what it was told is kept with what it does next: %s", client.name, error)
+    return made
+
+
+def _told(client: Client, side: str, before: Kept | None, config: Mapping[str, str]) -> Kept:
     if before is not None and same(before, config):
         # What an earlier version kept as it is may be a credential by now.
         return kept(config, before["salt"])

@@ -107,6 +107,8 @@ class StandaloneSource(Standalone, Held):
             at=at,
             sent=sent,
             kept=(start or {}).get("config"),
+            told=self.told,
+            own_name=self.own_name,
         )
         made.end = start
         if scope is not None:

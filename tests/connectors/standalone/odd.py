@@ -62,6 +62,8 @@ class Odd:
     def open(self, request: Any, context: Any) -> Any:
         position = getattr(request, "position", b"")
         self.note(open=position.decode())
+        if Path(self.config.get("notes", "") + ".shut").exists():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "it cannot be opened now")
         self.at = int(position or b"0")
         if self.config["mode"] == "open-hang":
             time.sleep(600)
@@ -121,6 +123,8 @@ class Odd:
 
     def created(self, request: Any, context: Any) -> None:
         self.note(created=dict(request.config)["mode"])
+        if Path(self.config["notes"] + ".dies").exists():
+            os._exit(7)
 
     def updated(self, request: Any, context: Any) -> None:
         self.note(updated=dict(request.config_after)["mode"])

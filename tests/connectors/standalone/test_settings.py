@@ -113,6 +113,34 @@ def test_validate_reports_the_place_in_the_file(programs: Path, home: Path) -> N
     assert "has counter in version v0.2.0" in said[2][2]
 
 
+def test_validate_and_explain_say_what_of_its_delivery_has_no_effect(programs: Path, home: Path) -> None:
+    from conduit_tasks.pipeline.explain import explain
+    from conduit_tasks.pipeline.load import load_file
+
+    def written(delivery: str) -> Any:
+        connector = "plugin: 'standalone:counter', settings: {path: x}"
+        write_pipeline(
+            home,
+            "p",
+            "version: '2.2'\npipelines:\n  - id: p\n    connectors:\n"
+            "      - {id: in, type: source, plugin: file, settings: {path: x}}\n"
+            f"      - {{id: out, type: destination, {connector}, delivery: {{{delivery}}}}}\n",
+        )
+        found = load_file(home / "include/pipelines/p.yaml", plugins=True)
+        return [(f.code, f.message) for f in found.findings], found.pipelines
+
+    [(code, said), (_, order), (_, unconfirmed)], _ = written("parallelism: 4, order-by: key, max-unconfirmed: 8")
+    assert code == "E211"
+    assert "Conduit runs a connector as one process" in said
+    assert "in their order, one after the other, whatever order-by says" in order
+    assert "whatever max-unconfirmed says" in unconfirmed
+    found, [pipeline] = written("parallelism: auto, order-by: key")
+    assert [code for code, _ in found] == ["W202", "W202"]
+    [edge] = [edge for edge in explain(pipeline)["edges"] if edge["target"] == "destinations.out"]
+    assert edge["order"].startswith("all records in their order, one write after the other, whatever order-by says")
+    assert "by one task, though parallelism is auto: Conduit runs a connector as one process" in edge["order"]
+
+
 def test_the_newest_version_is_taken_and_a_version_can_be_asked_for(programs: Path) -> None:
     assert found.find("standalone:counter").specification.version == "v0.2.0"
     assert found.find("standalone:counter@0.2.0").file == programs / "conduit-connector-counter"

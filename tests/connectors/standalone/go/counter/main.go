@@ -32,6 +32,12 @@ func note(config map[string]string, format string, args ...any) {
 	fmt.Fprintf(f, format+"\n", args...)
 }
 
+// shut returns whether it cannot be opened: while there is a file beside the notes that says so.
+func shut(config map[string]string) bool {
+	_, err := os.Stat(config["notes"] + ".shut")
+	return err == nil
+}
+
 type source struct {
 	pb.UnimplementedSourcePluginServer
 	config map[string]string
@@ -71,6 +77,9 @@ func (s *source) LifecycleOnDeleted(_ context.Context, r *pb.Source_Lifecycle_On
 
 func (s *source) Open(_ context.Context, r *pb.Source_Open_Request) (*pb.Source_Open_Response, error) {
 	note(s.config, "open %s", string(r.Position))
+	if shut(s.config) {
+		return nil, fmt.Errorf("it cannot be opened now")
+	}
 	if len(r.Position) > 0 {
 		n, err := strconv.Atoi(string(r.Position))
 		if err != nil {
@@ -172,6 +181,11 @@ func (d *destination) LifecycleOnCreated(context.Context, *pb.Destination_Lifecy
 	return &pb.Destination_Lifecycle_OnCreated_Response{}, nil
 }
 
+func (d *destination) LifecycleOnUpdated(context.Context, *pb.Destination_Lifecycle_OnUpdated_Request) (*pb.Destination_Lifecycle_OnUpdated_Response, error) {
+	note(d.config, "updated")
+	return &pb.Destination_Lifecycle_OnUpdated_Response{}, nil
+}
+
 func (d *destination) LifecycleOnDeleted(context.Context, *pb.Destination_Lifecycle_OnDeleted_Request) (*pb.Destination_Lifecycle_OnDeleted_Response, error) {
 	note(d.config, "deleted")
 	return &pb.Destination_Lifecycle_OnDeleted_Response{}, nil
@@ -179,6 +193,9 @@ func (d *destination) LifecycleOnDeleted(context.Context, *pb.Destination_Lifecy
 
 func (d *destination) Open(context.Context, *pb.Destination_Open_Request) (*pb.Destination_Open_Response, error) {
 	note(d.config, "open")
+	if shut(d.config) {
+		return nil, fmt.Errorf("it cannot be opened now")
+	}
 	return &pb.Destination_Open_Response{}, nil
 }
 

@@ -1,0 +1,51 @@
+"""Options that have no effect at destinations that write in batches, or that one of them cannot keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipeline.conftest import Files
+
+
+@pytest.mark.parametrize(("schema", "codes"), [("evolve", ["W202"]), ("merge", []), ("quarantine", [])])
+def test_delta_says_that_it_widens_no_column(files: Files, schema: str, codes: list[str]) -> None:
+    text = files.with_pipeline().replace(
+        "plugin: file\n        settings: {path: out.txt}",
+        f"plugin: delta\n        settings: {{path: t, schema: {schema}}}",
+    )
+    found = files.load(text, plugins=True).findings
+    assert [f.code for f in found] == codes
+    assert all("no column is widened" in f.message and "schema: merge" in f.hint for f in found)
+
+
+BATCHES = "writes batches of all records in their order"
+AT_A_TIME = "writes many records at a time"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings", "delivery", "says"),
+    [
+        ("file", "{path: o}", "order-by: key", [BATCHES]),
+        ("file", "{path: o}", "order-by: none, max-unconfirmed: 8", [BATCHES, AT_A_TIME]),
+        ("file", "{path: o}", "order-by: partition", []),
+        ("file", "{path: o}", "max-unconfirmed: 1", []),
+        ("file", "{path: o}", "order-by: key, park-keys: true", []),
+        ("file", "{path: o}", "order-by: key, parallelism: auto", [BATCHES, "one task delivers"]),
+        ("file", "{path: o, format: parquet}", "order-by: key, parallelism: 4", []),
+        ("file", "{path: o, format: parquet}", "order-by: key, max-unconfirmed: 8, parallelism: 4", [AT_A_TIME]),
+        ("delta", "{path: t}", "order-by: key, pipe: monotonic", []),
+        ("delta", "{path: t}", "order-by: key, guarantee: effectively-once", []),
+        ("delta", "{path: t}", "order-by: key", [BATCHES]),
+        ("http", "{url: 'http://localhost/'}", "order-by: none, max-unconfirmed: 8", []),
+    ],
+)
+def test_an_order_that_a_destination_of_batches_does_not_ask_for_is_named(
+    files: Files, plugin: str, settings: str, delivery: str, says: list[str]
+) -> None:
+    text = files.with_pipeline(destination=f"delivery: {{{delivery}}}").replace(
+        "plugin: file\n        settings: {path: out.txt}", f"plugin: {plugin}\n        settings: {settings}"
+    )
+    found = files.load(text, plugins=True).findings
+    assert [f.code for f in found] == ["W202"] * len(says)
+    for each, said in zip(found, says, strict=True):
+        assert said in each.message
