@@ -99,6 +99,11 @@ interface Issue {
   days: Record<string, number>; decision: { state: string; by: string; until: number | null } | null; advice: string;
 }
 
+/** The issues of all pipelines that somebody may see; `beyond`: more than can be paged; `unread`: pipeline → why. */
+interface AllIssues extends Page<Issue & { pipeline: string }> {
+  beyond: number; open: number; pipelines: number; withheld: number; unread: Record<string, string>;
+}
+
 /** A redrive that was asked for here. `query`: its filters; `until`: its letters are older; `since`: when it was asked for; `stuck`: letters that cannot go. */
 interface Sending { query: Query; until: string; since: string; letters: number; stuck: number; dag: string; run: string }
 
