@@ -109,7 +109,7 @@ interface Sending { query: Query; until: string; since: string; letters: number;
 
 interface Peeked {
   micro_batch: number; seq: number | null; id: string; place: string; state: string | null; record: Json;
-  error?: { node: string; class: string; message: string } | null; sent?: { records: Json[]; left_out: string[] } | null;
+  error?: { node: string; class: string; message: string } | null; sent?: { records: Json[]; left_out: string[] } | null; steps: Step[] | null;
   answer?: { outcome: string; ended: string; run: string; exact: boolean; error_class: string | null; error: string | null } | null;
 }
 
