@@ -59,14 +59,7 @@ class Issues:
 
     def decisions(self) -> dict[str, Decision]:
         """Returns issue → decision."""
-        out = {}
-        for id, text in self._access.scanned(self._keys.issues).items():
-            found = orjson.loads(text)
-            until = found.get("until")
-            out[id] = Decision(
-                cast(DecisionState, found["state"]), found["by"], int(found["at"]) / 1e6, until and float(until)
-            )
-        return out
+        return {id: decision_of(text) for id, text in self._access.scanned(self._keys.issues).items()}
 
     def decide(self, issue: str, state: DecisionState | Literal["open"], by: str, until: float | None = None) -> None:
         """Stores a decision; "open" takes the last one back. Raises ConfigError if there are too many."""
@@ -89,23 +82,7 @@ class Issues:
 
     def failing(self) -> dict[str, FailedTasks]:
         """Returns issue → the failed tasks of one cause."""
-        found = self._access.scanned(self._keys.failing)
-        well = {name.removeprefix("ok:"): seconds(at) or 0.0 for name, at in found.items() if name.startswith("ok:")}
-        out = {}
-        for issue, text in found.items():
-            if issue.startswith("ok:"):
-                continue
-            of = orjson.loads(text.split("|", 2)[2])
-            out[issue] = FailedTasks(
-                **of["said"],
-                first=int(of["first"]) / 1e6,
-                last=int(of["last"]) / 1e6,
-                since=int(of["since"]) / 1e6,
-                count=of["count"],
-                days={int(day): n for day, n in of["days"].items()},
-                succeeded=well.get(of["said"]["by"], 0.0),
-            )
-        return out
+        return failing_of(self._access.scanned(self._keys.failing))
 
     def announced(self) -> dict[str, int]:
         """Returns `<issue>|<who>` → the opening that was told last, in microseconds since the epoch."""
@@ -134,3 +111,30 @@ class Issues:
         """Notes a look at all issues: its mark, and the subjects whose issues are gone."""
         for some in [*portions(gone)] or [()]:
             self._access.run(scripts.LOOKED, {"announced": self._keys.announced}, mark=mark, gone=list(some))
+
+
+def decision_of(text: str) -> Decision:
+    """Returns a decision as it is stored."""
+    found = orjson.loads(text)
+    until = found.get("until")
+    return Decision(cast(DecisionState, found["state"]), found["by"], int(found["at"]) / 1e6, until and float(until))
+
+
+def failing_of(found: Mapping[str, str]) -> dict[str, FailedTasks]:
+    """Returns issue → the failed tasks of one cause, by the hash that has them."""
+    well = {name.removeprefix("ok:"): seconds(at) or 0.0 for name, at in found.items() if name.startswith("ok:")}
+    out = {}
+    for issue, text in found.items():
+        if issue.startswith("ok:"):
+            continue
+        of = orjson.loads(text.split("|", 2)[2])
+        out[issue] = FailedTasks(
+            **of["said"],
+            first=int(of["first"]) / 1e6,
+            last=int(of["last"]) / 1e6,
+            since=int(of["since"]) / 1e6,
+            count=of["count"],
+            days={int(day): n for day, n in of["days"].items()},
+            succeeded=well.get(of["said"]["by"], 0.0),
+        )
+    return out

@@ -32,6 +32,7 @@ def _short(name: str) -> str:
 
 
 Pipeline = Annotated[str, typer.Argument(help="Id of the pipeline.", callback=_id)]
+PipelineOrAll = Annotated[str | None, typer.Argument(help="Id of the pipeline. Default: all.", callback=_id)]
 PipelineOfFile = Annotated[
     str | None, typer.Argument(metavar="[PIPELINE]", help="Only this pipeline of it.", callback=_id)
 ]

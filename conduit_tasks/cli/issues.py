@@ -7,11 +7,12 @@ import socket
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from conduit_tasks.cli.arguments import Pipeline
+from conduit_tasks.cli.arguments import Pipeline, PipelineOrAll
 from conduit_tasks.cli.output import Format, note, print_json, print_table
 from conduit_tasks.errors import ConfigError
 
@@ -21,20 +22,46 @@ if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Failures of one cause: look, decide."
+    add_completion=False,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    help="Failures of one cause: look, decide. Without a command: list the open ones of all pipelines.",
 )
+MOST = 50
+"""Issues of all pipelines that are printed, unless another number is given."""
+
+
+class Order(StrEnum):
+    """Values of `--order`."""
+
+    newest = "newest"
+    most = "most"
+
 
 IssueId = Annotated[str, typer.Argument(metavar="ISSUE", help="The issue's id, as `list` prints it.")]
 
 
+@app.callback()
+def _all(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        _list_all(every=False, order=Order.newest, most=MOST, format=Format.text)
+
+
 @app.command("list")
 def list_(
-    pipeline: Pipeline,
+    pipeline: PipelineOrAll = None,
     every: Annotated[bool, typer.Option("--all", help="Also those that are acknowledged, muted or resolved.")] = False,
+    order: Annotated[
+        Order, typer.Option(help="Of all pipelines: the newest first, or those with the most failures.")
+    ] = Order.newest,
+    most: Annotated[int, typer.Option(min=1, max=2_000, help="Of all pipelines: so many at most.")] = MOST,
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
 ) -> None:
-    """List the issues of PIPELINE: dead letters and failed attempts at tasks, by node, class and shape of message. Exit
-    code 1 if one is open."""
+    """List the issues of PIPELINE, or of all: dead letters and failed attempts at tasks, by node, class and shape of
+    message. Exit code 1 if one is open."""
+    if pipeline is None:
+        _list_all(every=every, order=order, most=most, format=format)
+        return
     from conduit_tasks.micro_batch.context import opened
 
     with opened(pipeline, "issues") as context:
@@ -46,24 +73,7 @@ def list_(
         print_json([as_json(issue) for issue in shown])
     else:
         headers = ["issue", "of", "state", "count", "keys", "first", "last", "node", "class", "message"]
-        print_table(
-            headers,
-            [
-                (
-                    i.id,
-                    i.kind,
-                    _state(i),
-                    i.count,
-                    i.affected,
-                    i.first[:19],
-                    i.last[:19],
-                    i.node,
-                    i.error_class,
-                    i.shape,
-                )
-                for i in shown
-            ],
-        )
+        print_table(headers, [_row(issue) for issue in shown])
         for issue in shown:
             if issue.log:
                 well = f"; it has succeeded since, at {issue.succeeded[:19]}" if issue.succeeded else ""
@@ -73,6 +83,42 @@ def list_(
             note(f"`conduit dead-letters list {pipeline} --issue ISSUE` lists its letters, `redrive` sends them again")
     if any(issue.state == "open" for issue in found):
         raise typer.Exit(1)
+
+
+def _list_all(*, every: bool, order: Order, most: int, format: Format) -> None:
+    from conduit_tasks.operate.all_issues import Wanted, everywhere
+    from conduit_tasks.pipeline.load import load_folder
+    from conduit_tasks.redis_client.connection import connect
+    from conduit_tasks.settings import settings
+
+    loaded = load_folder(settings().path(settings().pipelines))
+    redis = connect(settings())
+    try:
+        wanted = Wanted(None if every else "open", order=order.value)
+        found = everywhere(redis, sorted(loaded.pipelines, key=lambda p: p.id), wanted)
+    finally:
+        redis.close()
+    shown = found.issues[:most]
+    if format is Format.json:
+        print_json([each.as_json() for each in shown])
+    else:
+        headers = ["pipeline", "issue", "of", "state", "count", "keys", "first", "last", "node", "class", "message"]
+        print_table(headers, [(of.pipeline, *_row(of.issue)) for of in shown])
+        note(f"{found.open:,} open, in {found.pipelines:,} of {len(loaded.pipelines):,} pipelines")
+        if shown:
+            note("`conduit issues list PIPELINE` says what to do about each")
+    if found.total > len(shown):
+        note(f"{found.total - len(shown):,} more: give --most, or a pipeline")
+    for pipeline, why in found.unread.items():
+        note(f"the dead letters of {pipeline} cannot be read: {why}")
+    if loaded.errors:
+        note("files with errors are left out: `conduit validate` says what is wrong")
+    if found.open or found.unread:
+        raise typer.Exit(1)
+
+
+def _row(i: Issue) -> tuple[Any, ...]:
+    return i.id, i.kind, _state(i), i.count, i.affected, i.first[:19], i.last[:19], i.node, i.error_class, i.shape
 
 
 @app.command()

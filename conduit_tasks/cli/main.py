@@ -51,7 +51,7 @@ COMMANDS = {
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
     "positions": Lazy("positions", "Show how far the sources are read, or set it while a pipeline is stopped."),
     "dead-letters": Lazy("dead_letters", "What could not be delivered: look, take out, send again, give up."),
-    "issues": Lazy("issues", "Failures of one cause: list, acknowledge, mute, resolve."),
+    "issues": Lazy("issues", "Failures of one cause, of all pipelines or of one: list, acknowledge, mute, resolve."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
     "metrics": Lazy("metrics", "Print or serve the metrics of all pipelines."),
     "gateway": Lazy("gateway", "Take events over HTTP; answer when they are stored."),

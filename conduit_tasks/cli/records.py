@@ -99,7 +99,7 @@ def peek(
         str,
         typer.Option(
             help="sources.ID: as read, after its own processors; processors: the sealed micro-batch; destinations.ID: "
-            "what its trigger wants, with the answer."
+            "what its trigger wants, with the answer; processors/ID, destinations.ID/ID: before and after a processor."
         ),
     ] = "processors",
     last: Annotated[int, typer.Option(min=1, max=100, help="So many records at most.")] = 20,
@@ -117,14 +117,27 @@ def peek(
     if format is Format.json:
         print_json(found)
         return
-    print_table(
-        ("place", "state", "record", "error"),
-        [(each["place"], each["state"], _whole(each), _said(each)) for each in found["records"]],
-    )
+    if "/" in node:
+        _print_steps(found["records"], node.partition("/")[2])
+    else:
+        print_table(
+            ("place", "state", "record", "error"),
+            [(each["place"], each["state"], _whole(each), _said(each)) for each in found["records"]],
+        )
     if not found["records"]:
         note(f"none at {node} in the newest {MICRO_BATCHES} micro-batches that the spool has")
     if found["cut"]:
         note("long texts and lists are cut")
+
+
+def _print_steps(records: list[dict[str, Any]], processor: str) -> None:
+    """Prints what a processor made of each record, before and after it side by side."""
+    for each in records:
+        found = [step for step in each["steps"] or () if step["processor"] == processor]
+        print(f"{cell(each['place'])}: {', '.join(step['outcome'] for step in found) or 'not found in time'}")
+        for step in found:
+            for line in _lines(step):
+                print(f"{_INDENT}{line}")
 
 
 def _whole(each: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from conduit_tasks.dead_letters.issues import issue_ids
+from conduit_tasks.dead_letters.issues import Groups, Issue, issue_ids
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import KEY, DeadLetterStore
 from conduit_tasks.record.record import json_data
@@ -26,6 +26,8 @@ from conduit_tasks.spool.store import Stamp
 
 MOST = 256 << 20
 """Bytes that the looks of all pipelines hold together; the last one stays also if it is larger."""
+CAUSES = 100
+"""Issues of a pipeline that are held, of some 4 KB each; more of them are found anew at each look."""
 AGAIN = 5
 """Looks at a store whose files are being removed, one after the other."""
 _READ = [*KEY, "id", "node", "error", "error_class", "attempts", "at", "exact.key", "exact.shape"]
@@ -61,6 +63,18 @@ class Look:
         """The letters that no redrive has settled."""
         return self.letters.filter(pc.invert(self.settled))
 
+    @property
+    def causes(self) -> list[Issue]:
+        """The issues of the open letters, in no order, as if nobody had decided about them."""
+        return self._grouped() if self._held is None else self._held
+
+    @cached_property
+    def _held(self) -> list[Issue] | None:
+        return None if len(pc.unique(self.open["issue"])) > CAUSES else self._grouped()
+
+    def _grouped(self) -> list[Issue]:
+        return [*Groups(self.open).issues()] if self.open.num_rows else []
+
     def find(self, destination: str, key: tuple[int, int, int, int]) -> str | None:
         """Returns the path of the file that holds an open letter; None: there is none."""
         of = self.open
@@ -83,12 +97,8 @@ class Columns:
     _rows: pa.Table = field(default_factory=SCHEMA.empty_table)
     _marks: dict[str, tuple[Stamp, pa.Array]] = field(default_factory=dict)
     _look: Look | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that it holds."""
-        look = self._look
-        return int(self._rows.nbytes + look.letters.nbytes * 2) if look else 0
+    bytes: int = 0
+    """Bytes that it holds."""
 
     def look(self) -> Look:
         """Returns the letters as they are now."""
@@ -121,6 +131,8 @@ class Columns:
             letters = newest(self._rows, self._paths) if self._look is None else self._look.letters
             arrays = {name: [self._marks[path][1] for path in found] for name, found in marked.items()}
             self._look = Look(letters, _settled(letters, arrays), dict(self._paths))
+            issues = min(CAUSES, len(pc.unique(letters["issue"])))
+            self.bytes = int(self._rows.nbytes + letters.nbytes * 2) + issues * 4_096
         return self._look
 
     def _read(self, store: DeadLetterStore, stamps: Mapping[str, Mapping[str, Stamp]], there: dict[str, Stamp]) -> None:
@@ -148,18 +160,27 @@ class Columns:
 
 
 _kept: OrderedDict[tuple[str, str], Columns] = OrderedDict()
+_held = (0, 0)
+"""How many are kept, and their bytes."""
 _lock = threading.Lock()
 
 
 def look(root: str, pipeline: str) -> Look:
     """Returns the letters of a pipeline as they are now, for those who ask again and again."""
+    global _held  # noqa: PLW0603 - what belongs to `_kept`
     with _lock:
-        columns = _kept.setdefault((root, pipeline), Columns(root, pipeline))
+        if (columns := _kept.get((root, pipeline))) is None:
+            columns = _kept[root, pipeline] = Columns(root, pipeline)
         _kept.move_to_end((root, pipeline))
+    before = columns.bytes
     found = columns.look()
     with _lock:
-        while len(_kept) > 1 and sum(each.bytes for each in _kept.values()) > MOST:
+        # Not added up at each look: of a thousand pipelines that are asked for together, each would add up all.
+        if columns.bytes != before or len(_kept) != _held[0]:
+            _held = len(_kept), sum(each.bytes for each in _kept.values())
+        while len(_kept) > 1 and _held[1] > MOST:
             _kept.popitem(last=False)
+            _held = len(_kept), sum(each.bytes for each in _kept.values())
     return found
 
 

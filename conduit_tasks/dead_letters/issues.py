@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -109,7 +109,16 @@ def issues(letters: pa.Table, decisions: Mapping[str, Decision], now: float) -> 
     """Groups open dead letters (`dead_letters.columns`): those that need somebody first, then the newest."""
     if not letters.num_rows:
         return []
-    return ordered(Groups(letters).issues(decisions, now))
+    return ordered(decided(issue, decisions.get(issue.id), now) for issue in Groups(letters).issues())
+
+
+def decided(issue: Issue, decision: Decision | None, now: float) -> Issue:
+    """Returns an issue of dead letters with what somebody decided about it."""
+    if decision is None:
+        return issue
+    seen = issue.sample["at"].timestamp()
+    said, opening = state(decision, seen, now), over(decision, seen, now) or 0.0
+    return replace(issue, state=said, decision=decision, opening=opening)
 
 
 class Groups:
@@ -125,8 +134,8 @@ class Groups:
         self._ids, self._of = said.dictionary.to_pylist(), said.indices.to_numpy()[order]
         self._days = at[order] // DAY
 
-    def issues(self, decisions: Mapping[str, Decision], now: float) -> Iterator[Issue]:
-        """Yields the issues, in no order."""
+    def issues(self) -> Iterator[Issue]:
+        """Yields the issues, in no order, as if nobody had decided about them."""
         import numpy as np
 
         count, rows = len(self._ids), np.arange(len(self._order))
@@ -138,7 +147,6 @@ class Groups:
         firsts = self._letters["at"].take(self._order[first]).to_pylist()
         counts, (keys, affected), days = np.bincount(self._of, minlength=count), self._keys(), self._by_day()
         for n, (id, sample, began) in enumerate(zip(self._ids, samples, firsts)):
-            seen, decision = sample["at"].timestamp(), decisions.get(id)
             yield Issue(
                 id=id,
                 node=sample["node"],
@@ -151,10 +159,7 @@ class Groups:
                 sample=sample,
                 keys=keys.get(n, []),
                 affected=int(affected[n]),
-                state=state(decision, seen, now),
-                decision=decision,
                 days=days[n],
-                opening=over(decision, seen, now) or 0.0,
             )
 
     def _keys(self) -> tuple[dict[int, list[str]], Any]:

@@ -16,7 +16,8 @@ import orjson
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.operate.ask import WRITTEN, Ask
-from conduit_tasks.operate.peek import peek
+from conduit_tasks.operate.peek import peek, staged
+from conduit_tasks.operate.stage_steps import has_steps
 from conduit_tasks.record import jsons
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Pipeline
@@ -46,11 +47,11 @@ def tried(ask: Ask, seconds: float = SECONDS) -> dict[str, Any]:
 
 
 def peeked(pipeline: Pipeline, node: str, last: int, seconds: float = SECONDS) -> dict[str, Any]:
-    """Returns what `peek` does, and at a destination with processors the records that these make of each (`sent`:
-    `records`, and the processors that were `left_out`), as far as a process of its own finds that in time. Raises
-    ConfigError, SpoolError."""
-    found = next((d for d in pipeline.destinations if d.node == node), None)
-    if found is not None and found.processors:
+    """Returns what `peek` does, and what the processors after the stage make of each record (`steps`, as `tried` has
+    them; at a destination `sent`: `records`, and the processors that were `left_out`), as far as a process of its own
+    finds that in time. Raises ConfigError, SpoolError."""
+    staged(pipeline, node)
+    if has_steps(pipeline, node):
         said, *_ = _ask(Ask(pipeline.id, node=node, last=last), seconds)
         for line in said.splitlines():
             with suppress(jsons.JSONDecodeError, KeyError):

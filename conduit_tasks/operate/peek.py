@@ -69,46 +69,89 @@ class Found:
 
 
 def peek(
-    pipeline: Pipeline, node: str = PROCESSORS, last: int = 20, sent: Callable[[Record, Shown], Any] | None = None
+    pipeline: Pipeline,
+    node: str = PROCESSORS,
+    last: int = 20,
+    made: Callable[[Found, Shown], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Returns the last records of a stage (see `stages`), newest micro-batch first and the last record of each first.
+    """Returns the last records of a stage (see `stages`), newest micro-batch first and the last record of each first;
+    `node/processor`: those that came to a processor after the stage.
 
     `records`: each with its `place`, `micro_batch`, `seq` (None: not sealed yet), `id`, `state` (passed or nacked; at a
     destination what the ledger says: acked, nacked, open, confirmed, or None: nothing yet), the `record` as it is
-    shown, `error` and `answer`, and what the function `sent` says of it. `more`: whether older ones may be in the
-    spool. Raises ConfigError if there is no such node, SpoolError.
+    shown, `error` and `answer`, and what `made` (`stage_steps`) says of it: `steps`, None if it is not given, and
+    `sent`. `more`: whether older ones may be in the spool. Raises ConfigError if there is no such node, SpoolError.
     """
-    stage_node = _node(pipeline, node)
+    nodes, processor = staged(pipeline, node)
     spool, shown, budget = open_spool(pipeline), Shown(pipeline.mask), Budget(BYTES)
     wanted = min(last, MOST)
     seen: list[tuple[Stage, Found, dict[str, Any] | None]] = []
     looked = 0
-    for stage in newest(spool, pipeline, stage_node, MICRO_BATCHES):
-        looked += 1
-        found = _last(spool, stage, stage_node, wanted - len(seen), budget)
-        answers = _Answers(spool, pipeline, stage, stage_node.id) if stage_node.kind == "destinations" else None
-        seen += [(stage, each, answers.of(_seq(stage, each)) if answers else None) for each in found]
-        if len(seen) >= wanted or budget.spent:
-            break
+    for each_node in nodes:
+        looks, found = _newest(spool, pipeline, each_node, wanted, budget)
+        looked = max(looked, looks)
+        seen += found
+    if processor:
+        # What failed before never came to it.
+        seen = [each for each in seen if each[1].error is None]
+        seen.sort(key=_place, reverse=True)
+    seen = seen[:wanted]
     # An answer, or a field, may repeat what another record has.
     for _, each, _ in seen:
         shown.learn(each.record.to_opencdc())
-    has_answers = stage_node.kind == "destinations"
-    out = [
-        {
-            **_entry(stage, each, shown, answer, passed=None if has_answers else "passed"),
-            "sent": None if sent is None else sent(each.record, shown),
-        }
-        for stage, each, answer in seen
-    ]
+    passed = None if nodes[0].kind == "destinations" else "passed"
+    out = [_entry(stage, each, shown, answer, passed=passed) for stage, each, answer in seen]
+    for n, (_, each, _) in enumerate(seen):
+        out[n] |= {"steps": None, "sent": None} if made is None else made(each, shown)
+    if processor and made is not None:
+        out = [each for each in out if any(step["processor"] == processor for step in each["steps"])]
     return {
         "pipeline": pipeline.id,
-        "node": str(stage_node),
+        "node": f"{node or PROCESSORS}",
         "records": out,
         "looked": looked,
-        "more": len(out) >= wanted or budget.spent or looked == MICRO_BATCHES,
+        "more": len(seen) >= wanted or budget.spent or looked == MICRO_BATCHES,
         "cut": shown.cut,
     }
+
+
+def staged(pipeline: Pipeline, node: str) -> tuple[list[Node], str]:
+    """Returns the stages of which the spool has what a stage shows, and the id of the processor after them that it is
+    about; "": it is about none. Raises ConfigError."""
+    whole, _, processor = node.partition("/")
+    found = _node(pipeline, whole)
+    if not processor:
+        return [found], ""
+    if found.kind == "sources":
+        raise ConfigError(
+            f"what {found} read is kept as its own processors made it, so no step of them is known: look at {found}"
+        )
+    section = pipeline.processors if found == PROCESSORS else pipeline.destination(found.id).processors
+    if processor not in [each.id for each in section]:
+        known = ", ".join(f"{found}/{each.id}" for each in section) or "none"
+        raise ConfigError(f"pipeline {pipeline.id} has no processor {node[:80]}; those of {found} are: {known}")
+    return [source.node for source in pipeline.sources] if found == PROCESSORS else [found], processor
+
+
+def _newest(
+    spool: Spool, pipeline: Pipeline, node: Node, wanted: int, budget: Budget
+) -> tuple[int, list[tuple[Stage, Found, dict[str, Any] | None]]]:
+    """Returns how many micro-batches were looked at, and the last rows of a stage with their answers."""
+    seen: list[tuple[Stage, Found, dict[str, Any] | None]] = []
+    looked = 0
+    for stage in newest(spool, pipeline, node, MICRO_BATCHES):
+        looked += 1
+        found = _last(spool, stage, node, wanted - len(seen), budget)
+        answers = _Answers(spool, pipeline, stage, node.id) if node.kind == "destinations" else None
+        seen += [(stage, each, answers.of(_seq(stage, each)) if answers else None) for each in found]
+        if len(seen) >= wanted or budget.spent:
+            break
+    return looked, seen
+
+
+def _place(seen: tuple[Stage, Found, Any]) -> tuple[int, ...]:
+    place = seen[1].place
+    return place.micro_batch, place.slice, place.n, place.ord
 
 
 def _node(pipeline: Pipeline, node: str) -> Node:

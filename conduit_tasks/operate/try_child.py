@@ -116,29 +116,13 @@ def run(ask: Ask, tell: Tell, outside: Outside) -> None:
 
 
 def _last(ask: Ask, pipeline: Pipeline, outside: Outside) -> dict[str, Any]:
-    """Returns the last records of a destination's stage, each with the records that its processors make of it."""
-    from conduit_tasks.operate.peek import peek
+    """Returns the last records of a stage, each with what the processors after it make of it, step by step."""
+    from conduit_tasks.operate.peek import peek, staged
+    from conduit_tasks.operate.stage_steps import maker
 
-    entry = entry_of(pipeline, ask.node)
-
-    def sent(record: Record, shown: Shown) -> dict[str, Any]:
-        steps: list[dict[str, Any]] = []
-        trial = Trial(
-            pipeline,
-            steps.append,
-            shown=shown,
-            places=Places("", pipeline.id, {}),
-            outside=outside,
-            leave=lambda processor: _left_out(processor, ask, None),
-        )
-        trial.go(record, entry)
-        ended = [step for step in steps if "outcome" in step]
-        return {
-            "records": next((step["after"] for step in ended if step["step"] == "sent"), []),
-            "left_out": [step["processor"] for step in ended if step["outcome"] == "left out"],
-        }
-
-    return peek(pipeline, ask.node, ask.last or 0, sent)
+    nodes, processor = staged(pipeline, ask.node)
+    made = maker(pipeline, nodes[0], outside, lambda each: _left_out(each, ask, None), processor)
+    return peek(pipeline, ask.node, ask.last or 0, made)
 
 
 def _is_frame(processor: Processor) -> bool:

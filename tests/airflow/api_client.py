@@ -44,11 +44,15 @@ class Airflow:
     methods: tuple[str, ...] = ("GET", "POST")
     hidden: tuple[str, ...] = ()
     logs: bool = True
+    without_logs: tuple[str, ...] = ()
+    """DAGs whose tasks' logs may not be read."""
     code: tuple[str, ...] | None = None
     """DAGs whose code may be read; None: all."""
 
     def is_authorized_dag(self, *, method: str, details: Any, access_entity: Any = None, **_: Any) -> bool:
-        if str(getattr(access_entity, "name", "")) == "TASK_LOGS" and not self.logs:
+        if str(getattr(access_entity, "name", "")) == "TASK_LOGS" and (
+            not self.logs or details.id in self.without_logs
+        ):
             return False
         if str(getattr(access_entity, "name", "")) == "CODE" and self.code is not None and details.id not in self.code:
             return False

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.api_client import airflow, broker_of, delivered, receivers
+from tests.airflow.api_client import Airflow, airflow, broker_of, delivered, receivers
+from tests.airflow.test_api_records import QUIET
 from tests.airflow.test_pages import history, sample, site
 from tests.browser import Tab, browser, tab_of
+from tests.micro_batch.harness import write_pipeline
 
 __all__ = ["airflow", "browser", "delivered", "receivers", "sample", "site"]
 
@@ -25,6 +27,7 @@ axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violation
 """
 VIEWS = {
     "#/": "document.querySelector('a[id^=p-]') && document.querySelector('#summary')",
+    "#//issues?state=open": "document.querySelector('a[id^=i-p-]') && document.querySelector('.missing')",
     "#/p": "document.querySelectorAll('.chart .u-legend').length === 6",
     "#/p/micro-batches": "document.querySelector('tbody td.number')",
     "#/p/issues": "document.querySelectorAll('article.issue').length === 2",
@@ -42,7 +45,13 @@ VIEWS = {
 
 
 def test_no_view_has_a_serious_violation(
-    site: str, browser: str, delivered: None, sample: Any, monkeypatch: pytest.MonkeyPatch
+    site: str,
+    browser: str,
+    delivered: None,
+    sample: Any,
+    home: Path,
+    airflow: Airflow,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from conduit_tasks.airflow.api import replays
     from conduit_tasks.operate.issues import note_failure
@@ -53,7 +62,10 @@ def test_no_view_has_a_serious_violation(
     assert AXE.exists(), "axe-core is missing: run scripts/js.sh"
     history(sample)
     log = {"dag": "p", "run": "r", "task": "sources.in", "map_index": -1, "try": 1}
-    note_failure(broker_of("p"), "sources.in", "sources.in", "SourceError", "in.txt is gone", "1", log)
+    for id in ("p", "p1"):
+        note_failure(broker_of(id), "sources.in", "sources.in", "SourceError", "in.txt is gone", "1", log)
+    write_pipeline(home, "p1", QUIET.replace("id: p\n", "id: p1\n"))
+    airflow.without_logs = ("p1",)
     asyncio.run(_views(site, browser))
 
 

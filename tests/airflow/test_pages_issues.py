@@ -169,6 +169,23 @@ async def _records(site: str, tab: Tab) -> None:
     await tab.js("document.querySelector('#r-0 summary').click()")
     assert "stamp" in await tab.js("document.querySelector('#r-0 .diff .come').closest('tbody').innerText")
     await picture(tab, "records")
+    # Of one processor, before and after it, without opening anything
+    await tab.js("document.querySelector('[id=\"s-destinations.web/stamp\"]').click()")
+    await tab.until(
+        "location.hash.includes('web%2Fstamp') && document.querySelector('#r-0 .brief ~ article.step .diff .come')"
+    )
+    assert "stamp" in await tab.js("document.querySelector('#r-0 .diff').innerText")
+    assert "runs again here" in await tab.js("document.querySelector('.stage').textContent")
+    assert await tab.js("document.querySelectorAll('details.fold').length") == 0
+    assert "nacked" in await tab.js("document.querySelector('#page').innerText")
+    await picture(tab, "records-processor")
+    await tab.size(400, 900)
+    assert await tab.js("document.documentElement.scrollWidth <= 400")
+    await tab.size(1280, 900)
+    await tab.js("document.querySelector('[id=\"s-sources.in\"]').click()")
+    await tab.until("document.querySelector('.stage')?.textContent === 'Shown as it was read.'")
+    await tab.js("document.querySelector('[id=\"s-destinations.web\"]').click()")
+    await tab.until("document.querySelector('[id=\"s-destinations.web\"][aria-current]')")
     # One of them is tried with a click
     await tab.js("document.querySelector('#r-0 a').click()")
     await tab.until("location.hash.includes('place=destinations.web') && document.querySelector('#try')")

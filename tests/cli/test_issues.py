@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from conduit_tasks.dead_letters.issues import issue_of, issues, shape, state
 from conduit_tasks.errors import ConfigError
 from tests.cli.test_dead_letters import place
 from tests.delivery.shelf import Place, shelves
-from tests.micro_batch.harness import run_until_quiet
+from tests.micro_batch.harness import run_until_quiet, write_pipeline
 
 __all__ = ["place", "shelves"]
 
@@ -145,3 +146,37 @@ def test_a_decision_is_over_when_it_says_so() -> None:
     assert state(Decision("muted", "ann", 6.0, 10.0), 7.0, 9.0) == "muted"
     assert state(Decision("muted", "ann", 6.0, 10.0), 7.0, 10.0) == "open"
     assert state(Decision("muted", "ann", 6.0), 7.0, 10.0**12) == "muted"
+
+
+def test_the_issues_of_all_pipelines_are_listed_together(place: Place, home: Path) -> None:
+    from conduit_tasks.micro_batch.context import open_broker
+    from conduit_tasks.operate.issues import note_failure
+
+    log = {"dag": "q", "run": "r", "task": "sources.in", "map_index": -1, "try": 1}
+    write_pipeline(
+        home,
+        "q",
+        'version: "2.2"\npipelines:\n  - id: q\n    connectors:\n'
+        "      - {id: in, type: source, plugin: file, settings: {path: in.jsonl}}\n"
+        "      - {id: out, type: destination, plugin: log}\n",
+    )
+    (home / "include" / "pipelines" / "bad.yaml").write_text("a: [")
+    note_failure(open_broker("q"), "sources.in", "sources.in", "SourceError", "in.jsonl is gone", "1", log)
+    # Without a command they are a table, the newest first
+    said = call("issues", code=1)
+    assert [line.split()[0] for line in said.stdout.splitlines()] == ["pipeline", "q", "p", "p"]
+    assert "3 open, in 2 of 2 pipelines" in said.stderr
+    assert "`conduit issues list PIPELINE` says what to do about each" in said.stderr
+    assert "files with errors are left out" in said.stderr
+    # Also by `list`, the largest first, and no more than is wanted
+    largest = json.loads(call("issues", "list", "--order", "most", "--most", "1", "--format", "json", code=1).stdout)
+    assert [(row["pipeline"], row["node"], row["count"]) for row in largest] == [("p", "destinations.d", 2)]
+    assert "2 more: give --most, or a pipeline" in call("issues", "list", "--most", "1", code=1).stderr
+    # What somebody looks after is there with --all only
+    for row in json.loads(call("issues", "list", "--format", "json", code=1).stdout):
+        call("issues", "acknowledge", row["pipeline"], row["id"])
+    assert len(call("issues").stdout.splitlines()) == 1
+    assert "acknowledged" in call("issues", "list", "--all").stdout
+    # Letters that cannot be read are said, and an error
+    next((home / ".conduit" / "dead-letters" / "p").rglob("*.parquet")).write_bytes(b"torn")
+    assert "the dead letters of p cannot be read" in call("issues", code=1).stderr

@@ -41,7 +41,7 @@ SOUND: dict[str, Any] = {
     "forget": [], "dry_run": True, "classes": ["http 400"], "keys": [], "micro_batches": [1], "ids": [], "from": TIME,
     "to": "2030-01-01", "destinations": ["web"], "what": "all", "force": True, "deadline": 1,
     "seconds": 600, "most": 8, "attention": True, "sort": "attention", "state": "open", "issue_id": "0123456789ab",
-    "issue": "0123456789ab", "issues": [],
+    "issue": "0123456789ab", "issues": [], "kind": "task", "order": "newest",
     "value": "1", "field": ".Key", "node": "", "last": 9, "record": '{"payload": {"after": {"n": 1}}}', "letter": None,
     "place": None, "file": FILE,
 }  # fmt: skip

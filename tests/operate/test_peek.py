@@ -231,11 +231,14 @@ def test_at_a_destination_records_are_shown_as_its_processors_make_them_if_that_
     found = peeked(pipeline, "destinations.even", 3)["records"]
     assert [each["sent"]["records"] == [each["record"]] for each in found] == [True, True, False]
     assert found[2]["sent"] == {"records": [], "left_out": []}, "its processor fails it"
+    assert [[step["outcome"] for step in each["steps"]] for each in found] == [["skipped"], ["skipped"], ["failed"]]
+    assert found[2]["steps"][0]["error"] == "no ***"
     assert "4111" not in json.dumps(found)
     # When the process ends without an answer, they are shown as they came
     monkeypatch.setattr(apart, "_ask", lambda ask, seconds: (b'{"pee', b"", True, -9))
     found = peeked(pipeline, "destinations.even", 3)["records"]
     assert [(each["state"], each["sent"]) for each in found] == [("acked", None), ("acked", None), ("nacked", None)]
+    assert [each["steps"] for each in found] == [None] * 3
     # And other stages need none
     monkeypatch.setattr(apart, "_ask", None)
     assert peeked(pipeline, "processors", 1)["records"][0]["sent"] is None

@@ -77,11 +77,8 @@ def visible(user: BaseUser) -> set[str]:
 WITHHELD = "what it says is shown to whoever may read the logs of the pipeline's tasks"
 
 
-def shown(request: Request, user: GetUserDep) -> Shown:
-    """Returns the function that removes error texts from answers for users who may not read the logs of the pipeline's
-    tasks: an error may quote a target's answer, or a record. The failed node, the class of error and the time stay.
-    Of leases that a run of another DAG holds, and of outages that it met, it removes the names of those that the user
-    may not see."""
+def asker(request: Request, user: GetUserDep) -> Callable[[DagAccessEntity, str], bool]:
+    """Returns the function that says whether this user may see something of a DAG; it asks once about each."""
 
     @cache
     def may(entity: DagAccessEntity, dag: str) -> bool:
@@ -90,6 +87,23 @@ def shown(request: Request, user: GetUserDep) -> Shown:
         except HTTPException:
             return False
         return True
+
+    return may
+
+
+May = Annotated[Callable[[DagAccessEntity, str], bool], Depends(asker)]
+
+
+def of_records(may: May) -> Callable[[str], bool]:
+    """Returns the function that says whether this user may see the records of a pipeline, as `SeenRecords` does."""
+    return lambda pipeline_id: may(DagAccessEntity.TASK_LOGS, dag_id(pipeline_id))
+
+
+def shown(may: May) -> Shown:
+    """Returns the function that removes error texts from answers for users who may not read the logs of the pipeline's
+    tasks: an error may quote a target's answer, or a record. The failed node, the class of error and the time stay.
+    Of leases that a run of another DAG holds, and of outages that it met, it removes the names of those that the user
+    may not see."""
 
     def show(pipeline_id: str, answer: Any) -> Any:
         dag = dag_id(pipeline_id)
@@ -118,6 +132,7 @@ def _without_errors(answer: Any) -> Any:
     return {name: _without_errors(value) for name, value in answer.items()} | hidden
 
 
+MayRecords = Annotated[Callable[[str], bool], Depends(of_records)]
 Show = Annotated[Shown, Depends(shown)]
 Seen = Annotated[Pipeline, Depends(_pipeline("GET", DagAccessEntity.RUN))]
 SeenRecords = Annotated[Pipeline, Depends(_pipeline("GET", DagAccessEntity.TASK_LOGS))]

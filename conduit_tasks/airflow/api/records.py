@@ -45,13 +45,18 @@ class Try(Body):
 def list_last_records(
     pipeline: SeenRecords,
     node: Annotated[
-        str, Query(max_length=256, description="sources.ID, processors (the sealed micro-batch), or destinations.ID.")
+        str,
+        Query(
+            max_length=256,
+            description="sources.ID, processors (the sealed micro-batch), destinations.ID; after /ID a processor.",
+        ),
     ] = "processors",
     last: Annotated[int, Query(ge=1, le=MOST, description="So many at most.")] = 20,
 ) -> dict[str, Any]:
     """Returns the last records of a stage, newest first, from the newest files of the spool; at a destination with the
-    answer that the ledger has, and what its processors make of each (`sent`). Fields named secret, and those under
-    `mask` of the file, are `***`. `more`: there may be older ones."""
+    answer that the ledger has. `steps`: what the processors that follow make of each, before and after each of them, up
+    to the one that `node` names; at a destination what would be `sent`; null if that is not found in time. Fields named
+    secret, and those under `mask` of the file, are `***`. `more`: there may be older ones."""
     with turn():
         return peeked(pipeline, node, last)
 

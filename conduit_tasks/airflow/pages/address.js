@@ -23,10 +23,13 @@ export function address(parts, query = {}) {
   return `#/${parts.map(encodeURIComponent).join("/")}${kept.length ? `?${new URLSearchParams(kept.map(([name, value]) => [name, String(value)]))}` : ""}`;
 }
 
+/** The parts of the address of what is shown. @param {Route} r */
+const here = (r) => (r.view ? [r.id, r.view] : [r.id].filter(Boolean));
+
 // Beyond the end it goes to the last page: what has come by then is not shown.
 /** @param {Page<unknown>} found @param {Route} r */
 export function pager(found, r) {
-  const place = (/** @type {number} */ offset) => address([r.id, r.view].filter(Boolean), { ...Object.fromEntries(r.query), offset });
+  const place = (/** @type {number} */ offset) => address(here(r), { ...Object.fromEntries(r.query), offset });
   const to = (/** @type {number} */ offset) => () => { location.hash = place(offset); };
   if (found.offset && found.offset >= found.total) {
     history.replaceState(null, "", place(Math.floor(Math.max(0, found.total - 1) / PAGE) * PAGE));
@@ -47,7 +50,7 @@ export const entries = (form) => Object.fromEntries([...new FormData(form)].map(
 export function filters(r, fields) {
   const form = el("form", { class: "head", onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
-    location.hash = address([r.id, r.view].filter(Boolean), entries(form));
+    location.hash = address(here(r), entries(form));
   } });
   for (const [name, text, options] of fields) {
     const value = r.query.get(name) ?? "";

@@ -1,7 +1,8 @@
 // Questions to the server.
 import { ROOT } from "./parts.js";
 
-export const API = `${ROOT}/conduit/v1/pipelines`;
+const ALL = `${ROOT}/conduit/v1`;
+export const API = `${ALL}/pipelines`;
 
 export class Refusal extends Error {
   /** @param {number} status @param {string} detail */
@@ -12,9 +13,15 @@ export class Refusal extends Error {
 }
 
 /** @param {string} path @param {Query} [query] @param {Json} [body] @returns {Promise<Json>} */
-export async function ask(path, query = {}, body = undefined) {
+export const ask = (path, query, body) => asked(API + path, query, body);
+
+/** The issues of all pipelines. @param {Query} query @returns {Promise<AllIssues>} */
+export const askOfAll = (query) => asked(`${ALL}/issues`, query);
+
+/** @param {string} url @param {Query} [query] @param {Json} [body] @returns {Promise<Json>} */
+async function asked(url, query = {}, body = undefined) {
   const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const answer = await fetch(`${API}${path}${kept.length ? `?${new URLSearchParams(kept.map(([name, value]) => [name, String(value)]))}` : ""}`, {
+  const answer = await fetch(`${url}${kept.length ? `?${new URLSearchParams(kept.map(([name, value]) => [name, String(value)]))}` : ""}`, {
     method: body ? "POST" : "GET",
     headers: /** @type {Record<string, string>} */ (body ? { "Content-Type": "application/json", "X-Conduit-Request": "1" } : {}),
     body: body && JSON.stringify(body),

@@ -1,5 +1,6 @@
 // The pages: what the address names is shown, and shown again and again.
 import { address, framedFor, route } from "./address.js";
+import { allIssues } from "./all-issues.js";
 import { ask } from "./ask.js";
 import { microBatches } from "./batches.js";
 import { said, titled, trouble } from "./head.js";
@@ -19,6 +20,9 @@ const page = /** @type {HTMLElement} */ (document.getElementById("page"));
 /** @type {Record<string, View>} */
 const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, records, replay: replays, try: trial };
 
+/** Of all pipelines together. @type {Record<string, View>} */
+const OF_ALL = { "": list, issues: allIssues };
+
 let turn = 0, timer = 0, shown = "", /** @type {(() => void) | null} */ close = null; // `close`: of a view that is live by itself
 
 async function show() {
@@ -29,7 +33,7 @@ async function show() {
   try {
     const r = route();
     /** @type {View | undefined} */
-    const view = r.id ? VIEWS[r.view] : list;
+    const view = (r.id ? VIEWS : OF_ALL)[r.view];
     titled(r);
     if (!view) throw new Error(`There is no page ${r.view}; go back to the list of pipelines.`);
     still = Boolean(view.still); // it costs too much to be looked at again and again, or holds what is being written

@@ -20,7 +20,7 @@ const VIEWS = [["", "Overview"], ["micro-batches", "Micro-batches"], ["issues", 
 /** @param {Route} r */
 export function titled(r) {
   const view = r.view === "dead-letter" ? "A dead letter" : VIEWS.find(([name]) => name === r.view)?.[1] ?? "";
-  document.title = [r.id || "Pipelines", r.id && view, "Conduit"].filter(Boolean).join(" · ");
+  document.title = [r.id || (r.view ? "" : "Pipelines"), (r.id || r.view) && view, "Conduit"].filter(Boolean).join(" · ");
 }
 
 /** @param {Route} r @param {string} dag @param {string | Element} [status] @returns {Node[]} */
@@ -31,5 +31,16 @@ export function head(r, dag, status) {
     el("nav", { "aria-label": "Views" }, framedFor ? null : el("a", { href: "#/" }, "← Pipelines"),
       ...VIEWS.map(([view, text]) => el("a", { href: address([r.id, view].filter(Boolean)), id: `v-${view}`,
         "aria-current": view === r.view ? "page" : null }, text))),
+  ];
+}
+
+// The head of what is shown of all pipelines together.
+/** @param {Route} r @param {string} title @param {string | null} [said] @returns {Node[]} */
+export function top(r, title, said) {
+  const link = (/** @type {string} */ view, /** @type {string} */ href, /** @type {string} */ text) =>
+    el("a", { href, id: `v-${view || "pipelines"}`, "aria-current": view === r.view ? "page" : null }, text);
+  return [
+    el("div", { class: "head" }, el("h1", {}, title), said ? el("span", { class: "dim", id: "summary" }, said) : null),
+    el("nav", { "aria-label": "Views" }, link("", "#/", "Pipelines"), link("issues", address(["", "issues"], { state: "open" }), "Issues")),
   ];
 }

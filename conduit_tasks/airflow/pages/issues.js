@@ -73,13 +73,14 @@ function seen(r, issue) {
 export async function issues(r) {
   /** @type {[Graph, Page<Issue>, Child]} */
   const [graph, found, under] = await Promise.all([ask(of(r.id, "topology")),
-    ask(of(r.id, "issues"), { state: r.query.get("state"), offset: r.query.get("offset"), limit: PAGE }), sending(r.id)]);
+    ask(of(r.id, "issues"), { state: r.query.get("state"), issue: r.query.get("issue"), offset: r.query.get("offset"), limit: PAGE }), sending(r.id)]);
   return [
     ...head(r, graph.dag_id),
     el("h2", {}, "Issues"),
     under,
     el("p", { class: "dim" }, "Dead letters, and failed attempts at tasks, of one node and class whose messages differ in numbers, ids and "
       + "quoted texts only. A resolved one is open again when it is seen again; one of a task is resolved when the task succeeds."),
+    r.query.get("issue") ? el("p", {}, "One issue is shown. ", el("a", { href: address([r.id, "issues"]), id: "all-of-it" }, "All of this pipeline")) : null,
     filters(r, [["state", "State", ["open", "acknowledged", "muted", "resolved"]]]),
     ...found.items.map((issue) => el("article", { class: `issue ${issue.state}`, id: `i-${issue.id}` },
       el("div", { class: "head" }, el("span", { class: `badge ${issue.state === "open" ? "degraded" : "stopped"}` }, issue.state),
@@ -91,7 +92,7 @@ export async function issues(r) {
         issue.affected ? `${plural(issue.affected, "key")}: ${issue.keys.join(", ")}${issue.affected > issue.keys.length ? " …" : ""}` : "",
         decided(issue)].filter(Boolean).join(" · ")),
       buttons(r, issue))),
-    found.items.length ? null : table(["Issues"], [], "Nothing fails here."),
+    found.items.length ? null : table(["Issues"], [], r.query.get("issue") ? "It is gone: none of its letters is open, or it was not seen for 30 days." : "Nothing fails here."),
     pager(found, r),
   ];
 }

@@ -2,6 +2,7 @@
 import { address, filters, PAGE, pager } from "./address.js";
 import { ask } from "./ask.js";
 import { bars } from "./bars.js";
+import { top } from "./head.js";
 import { age, badge, count, el, plural, table, when } from "./parts.js";
 import { plot } from "./plot.js";
 
@@ -72,8 +73,7 @@ export async function list(r) {
     sort: of("sort") ?? "attention", offset: of("offset"), limit: PAGE });
   const { summary } = found;
   return [
-    el("div", { class: "head" }, el("h1", {}, "Pipelines"), summary ? el("span", { class: "dim", id: "summary" },
-      `${plural(summary.pipelines, "pipeline")}, ${summary.attention ? plural(summary.attention, "needs", "need") + " somebody" : "all is well"}`) : null),
+    ...top(r, "Pipelines", summary && `${plural(summary.pipelines, "pipeline")}, ${summary.attention ? plural(summary.attention, "needs", "need") + " somebody" : "all is well"}`),
     summary ? overall(summary) : null,
     filters(r, [["q", "Id"], ["status", "Status", ["running", "recovering", "degraded", "stopping", "stopped"]],
       ["attention", "Needs somebody", ["yes"]], ["sort", "Sorted by", SORTS]]),

@@ -39,15 +39,18 @@ function body(step, find) {
   return [];
 }
 
+/** One step. @param {Step} step @param {((at: At) => void) | null} find @param {string} [id] */
+export function one(step, find, id) {
+  const count = step.step !== "trigger" && step.after_count && step.after_count !== (step.before_count ?? 1) ? plural(step.after_count, "record") : "";
+  return el("article", { class: `step ${step.outcome === "failed" ? "open" : ""}`, id },
+    el("div", { class: "head" }, el("strong", {}, step.processor ?? step.step), el("span", { class: "dim" }, [step.node, step.plugin, count].filter(Boolean).join(" · ")),
+      el("span", { class: `badge ${KIND[step.outcome] ?? "running"}` }, step.outcome)),
+    ...body(step, find).filter(Boolean));
+}
+
 /** @param {Tried} found @param {((at: At) => void) | null} find */
 export function steps(found, find) {
-  const shown = found.steps.map((step, n) => {
-    const count = step.step !== "trigger" && step.after_count && step.after_count !== (step.before_count ?? 1) ? plural(step.after_count, "record") : "";
-    return el("article", { class: `step ${step.outcome === "failed" ? "open" : ""}`, id: `step-${n}` },
-      el("div", { class: "head" }, el("strong", {}, step.processor ?? step.step), el("span", { class: "dim" }, [step.node, step.plugin, count].filter(Boolean).join(" · ")),
-        el("span", { class: `badge ${KIND[step.outcome] ?? "running"}` }, step.outcome)),
-      ...body(step, find).filter(Boolean));
-  });
+  const shown = found.steps.map((step, n) => one(step, find, `step-${n}`));
   if (found.error) shown.unshift(el("p", { class: "first-error", id: "try-error" }, found.error));
   for (const one of found.findings.slice(1))
     shown.push(el("p", { class: "dim" }, `${one.line}:${one.column}: ${one.severity} ${one.code} ${one.message}`));

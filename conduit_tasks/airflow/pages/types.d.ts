@@ -99,12 +99,17 @@ interface Issue {
   days: Record<string, number>; decision: { state: string; by: string; until: number | null } | null; advice: string;
 }
 
+/** The issues of all pipelines that somebody may see; `beyond`: more than can be paged; `unread`: pipeline → why. */
+interface AllIssues extends Page<Issue & { pipeline: string }> {
+  beyond: number; open: number; pipelines: number; withheld: number; unread: Record<string, string>;
+}
+
 /** A redrive that was asked for here. `query`: its filters; `until`: its letters are older; `since`: when it was asked for; `stuck`: letters that cannot go. */
 interface Sending { query: Query; until: string; since: string; letters: number; stuck: number; dag: string; run: string }
 
 interface Peeked {
   micro_batch: number; seq: number | null; id: string; place: string; state: string | null; record: Json;
-  error?: { node: string; class: string; message: string } | null; sent?: { records: Json[]; left_out: string[] } | null;
+  error?: { node: string; class: string; message: string } | null; sent?: { records: Json[]; left_out: string[] } | null; steps: Step[] | null;
   answer?: { outcome: string; ended: string; run: string; exact: boolean; error_class: string | null; error: string | null } | null;
 }
 

@@ -1,0 +1,107 @@
+"""The page of the issues of all pipelines, in a real Chromium: of a thousand, filtered, by the keyboard, narrow."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.operate.issues import note_failure
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, site
+from tests.airflow.test_pages import picture
+from tests.browser import browser, tab_of
+from tests.micro_batch.harness import write_pipeline
+
+__all__ = ["airflow", "browser", "site"]
+
+pytestmark = pytest.mark.timeout(900)
+IDS = [f"feed-{n:04d}" for n in range(1_000)]
+
+
+@pytest.fixture
+def failing(home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand pipelines; of each tenth a task has failed, and feed-0500 has failed most."""
+    text = PIPELINE.replace("URL", "http://localhost:1/")
+    one = text[text.index("  - id: p") :]
+    write_pipeline(
+        home, "many", 'version: "2.2"\npipelines:\n' + "".join(one.replace("id: p\n", f"id: {id}\n") for id in IDS)
+    )
+    monkeypatch.setattr(type(airflow), "get_authorized_dag_ids", lambda *_, **__: set(IDS))
+    airflow.without_logs = ("feed-0010",)
+    for id in IDS[::10]:
+        for attempt in range(3 if id == "feed-0500" else 1):
+            log = {"dag": id, "run": "r", "task": "sources.in", "map_index": -1, "try": 1 + attempt}
+            note_failure(
+                broker_of(id),
+                "sources.in",
+                "sources.in",
+                "SourceError",
+                f"{id}: in <b>x</b> is gone",
+                str(attempt),
+                log,
+            )
+
+
+def test_the_issues_of_a_thousand_pipelines_are_a_click_away(
+    site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(_look(site, browser))
+
+
+async def _look(site: str, browser: str) -> None:
+    rows = "document.querySelectorAll('a[id^=i-]').length"
+    first = "document.querySelector('a[id^=i-]').closest('tr').innerText"
+    async with tab_of(browser, "none", site) as tab:
+        # From the list, by the keyboard
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/")
+        await tab.until("document.querySelector('a[id^=p-]') && document.querySelector('#v-issues')")
+        assert await tab.js("document.querySelector('#v-pipelines').getAttribute('aria-current')") == "page"
+        await tab.js("document.querySelector('#v-issues').focus()")
+        await tab.key("Enter", 13, "\r")
+        await tab.until(f"location.hash === '#//issues?state=open' && {rows} === 50")
+        assert await tab.js("document.title") == "Issues · Conduit"
+        assert await tab.js("document.querySelector('#v-issues').getAttribute('aria-current')") == "page"
+        assert await tab.js("document.querySelector('#summary').textContent") == "99 open issues in 99 pipelines"
+        said = await tab.js("document.querySelector('.missing').textContent")
+        assert said == "1 more pipeline with failures: you may not read the logs of its tasks."
+        shown = await tab.js(first)
+        for text in ("feed-0990", "sources.in: SourceError", "open", "feed-0990: in <b>x</b> is gone"):
+            assert text in shown
+        await picture(tab, "all-issues")
+        # Pages and filters are in the address, and so is the way back
+        await tab.js("document.querySelector('#older').click()")
+        await tab.until(f"location.hash === '#//issues?state=open&offset=50' && {rows} === 49")
+        await tab.js("document.querySelector('#f-order').value = 'most', document.querySelector('#f-go').click()")
+        await tab.until(f"location.hash === '#//issues?state=open&order=most' && {first}.includes('feed-0500')")
+        await tab.js("document.querySelector('#f-q').value = '0990', document.querySelector('#f-q').focus()")
+        await tab.key("Enter", 13, "\r")
+        await tab.until(f"{rows} === 1 && location.hash.includes('q=0990')")
+        await tab.js("history.back()")
+        await tab.until(f"{rows} === 50")
+        await tab.js("location.hash = '#//issues?kind=dead+letters'")
+        await tab.until("document.querySelector('#page').innerText.includes('None with this filter')")
+        # A click leads to the one issue, where it is decided about, and from there to all of its pipeline
+        await tab.js("location.hash = '#//issues?state=open'")
+        await tab.until(f"{rows} === 50")
+        await tab.js("document.querySelector('a[id^=i-]').click()")
+        await tab.until(
+            "location.hash.startsWith('#/feed-0990/issues?issue=') && document.querySelector('.issue.open')"
+        )
+        await tab.js("document.querySelector('[id^=acknowledged-]').click()")
+        await tab.until("document.querySelector('.issue.acknowledged')")
+        await tab.js("document.querySelector('#all-of-it').click()")
+        await tab.until("location.hash === '#/feed-0990/issues' && !document.querySelector('#all-of-it')")
+        await tab.js("location.hash = '#/feed-0990/issues?issue=0123456789ab'")
+        await tab.until("document.querySelector('#page').innerText.includes('It is gone')")
+        # Then it is open no more
+        await tab.js("location.hash = '#//issues?state=open'")
+        await tab.until("document.querySelector('#summary').textContent === '98 open issues in 98 pipelines'")
+        # And a narrow window scrolls the table alone
+        await tab.size(400, 900)
+        assert await tab.js("document.documentElement.scrollWidth <= 400")
+        await picture(tab, "all-issues-narrow")
+        # What no view is called is said
+        await tab.js("location.hash = '#//nowhere'")
+        await tab.until("document.querySelector('#problem').textContent.includes('There is no page nowhere')")
+        assert tab.errors == []
