@@ -52,7 +52,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "tasks": (
         lambda place, n: tasks.run(place, *n),
         {
-            "full": (40_000, 500_000, 1_000_000),
+            "full": (200_000, 500_000, 1_000_000),
             "moderate": (20_000, 500_000, 500_000),
             "quick": (1_000, 64_000, 1_000),
         },
