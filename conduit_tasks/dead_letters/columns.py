@@ -160,14 +160,14 @@ class Columns:
 
 
 _kept: OrderedDict[tuple[str, str], Columns] = OrderedDict()
-_held = (0, 0)
+_total = (0, 0)
 """How many are kept, and their bytes."""
 _lock = threading.Lock()
 
 
 def look(root: str, pipeline: str) -> Look:
     """Returns the letters of a pipeline as they are now, for those who ask again and again."""
-    global _held  # noqa: PLW0603 - what belongs to `_kept`
+    global _total  # noqa: PLW0603 - what belongs to `_kept`
     with _lock:
         if (columns := _kept.get((root, pipeline))) is None:
             columns = _kept[root, pipeline] = Columns(root, pipeline)
@@ -176,11 +176,11 @@ def look(root: str, pipeline: str) -> Look:
     found = columns.look()
     with _lock:
         # Not added up at each look: of a thousand pipelines that are asked for together, each would add up all.
-        if columns.bytes != before or len(_kept) != _held[0]:
-            _held = len(_kept), sum(each.bytes for each in _kept.values())
-        while len(_kept) > 1 and _held[1] > MOST:
+        if columns.bytes != before or len(_kept) != _total[0]:
+            _total = len(_kept), sum(each.bytes for each in _kept.values())
+        while len(_kept) > 1 and _total[1] > MOST:
             _kept.popitem(last=False)
-            _held = len(_kept), sum(each.bytes for each in _kept.values())
+            _total = len(_kept), sum(each.bytes for each in _kept.values())
     return found
 
 

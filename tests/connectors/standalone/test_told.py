@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,25 @@ from conduit_tasks.spool.told import Told
 from tests.connectors.standalone.test_breaking import noted as noted_json
 from tests.connectors.standalone.test_breaking import notes, rows  # noqa: F401 - a fixture
 from tests.connectors.standalone.test_pipelines import counting, delivering, lines, noted, numbers
+from tests.faults.parts import until
 from tests.micro_batch.side_by_side import patient, play  # noqa: F401 - a fixture
 
 
 def tried(said: Path, times: int) -> None:
     """Runs the pipeline until its connector was opened so often in all. After a failure it is left alone a while."""
-    deadline = time.monotonic() + 120
-    while not said.exists() or len(noted(said, "open")) < times:
-        assert time.monotonic() < deadline
+    played(lambda: said.exists() and len(noted(said, "open")) >= times)
+
+
+def played(what: Callable[[], Any]) -> None:
+    """Runs the pipeline again and again until something holds."""
+
+    def held() -> Any:
+        if found := what():
+            return found
         play("p", f"run-{time.monotonic_ns()}", retries=0)
-        time.sleep(0.1)
+        return None
+
+    until(held, "what the runs come to", 120)
 
 
 def test_a_destination_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, programs: Path) -> None:
@@ -59,11 +69,7 @@ def test_a_source_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, 
     counting(home, 50)
     tried(said, 5)
     shut.unlink()
-    deadline = time.monotonic() + 120
-    while not numbers(home):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-        play("p", f"open-{time.monotonic_ns()}", retries=0)
+    played(lambda: numbers(home))
     assert numbers(home) == list(range(1, 51))
     assert (noted(said, "created"), noted(said, "updated")) == ([""], ["30 50"])
 
