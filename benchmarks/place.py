@@ -33,11 +33,15 @@ PIPELINE = "bench"
 class Place:
     """`base` is kept from run to run (events, class-data archive); `home` is new for each benchmark. `master`: of its
     Spark drivers, those written by hand as well; `small`: events are so few that Spark need not do what is asked of our
-    own driver alone."""
+    own driver alone, and that one destination of several tells how two tasks deliver, each of which needs a Spark."""
 
     base: Path
     master: str = "local[*]"
     small: bool = False
+
+    def numbers_of_tasks(self, *, first: bool) -> tuple[int, ...]:
+        """By how many tasks to deliver, one after the other. `first`: of the destinations that are compared."""
+        return (1,) if self.small and not first else (1, 2)
 
     @property
     def home(self) -> Path:

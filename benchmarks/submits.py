@@ -15,7 +15,7 @@ from benchmarks.tables import Figure, Result
 from benchmarks.three import source, to_file
 from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.work import needed
+from conduit_tasks.micro_batch.work_needed import needed
 
 BARE, FAST, OURS = "no-op, bare spark-submit", "no-op, archive and fast options", "our application, nothing to read"
 

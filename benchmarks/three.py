@@ -20,7 +20,7 @@ from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import open_broker, opened
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.micro_batch.work import needed
+from conduit_tasks.micro_batch.work_needed import needed
 from conduit_tasks.pipeline.load import get_pipeline
 
 HEAD = ("who", "seconds", "CPU s", "events/s", "CPU s per M")

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("script", ["connector_pages", "processor_pages", "pipeline_reference"])
+@pytest.mark.parametrize("script", ["connector_pages", "processor_pages", "pipeline_reference", "modules_page"])
 def test_the_pages_are_current(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--check"],

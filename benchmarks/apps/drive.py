@@ -25,7 +25,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.micro_batch.work import needed
+from conduit_tasks.micro_batch.work_needed import needed
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.spark import session
 from conduit_tasks.spark.plain import context as spark_context
@@ -44,7 +44,7 @@ def ready(_: int) -> None:
     from conduit_tasks.connectors.file import read as file_read  # noqa: F401
     from conduit_tasks.connectors.http import connector as http  # noqa: F401
     from conduit_tasks.delivery import batch_wise, record_wise  # noqa: F401
-    from conduit_tasks.micro_batch import deliver, read, recorded, rows  # noqa: F401
+    from conduit_tasks.micro_batch import deliver, read, recorded, row_pass  # noqa: F401
     from conduit_tasks.processors import (
         columns,  # noqa: F401
         registry,  # noqa: F401

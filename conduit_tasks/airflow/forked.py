@@ -33,7 +33,7 @@ MODULES = (
     "pyspark.core.context",
     "pyspark.testing.utils",
     "conduit_tasks.micro_batch.halting",
-    "conduit_tasks.micro_batch.node",
+    "conduit_tasks.micro_batch.work_through",
     "conduit_tasks.processors.registry",
     "conduit_tasks.application.app",
     "conduit_tasks.spark.jvm",

@@ -214,7 +214,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         """Waits for work while other nodes of the run bring some. Returns False if the work was cheap enough to be done
         here. Raises AirflowSkipException if there is nothing to do, AirflowFailException if that is so in a retry
         because the node is recovering."""
-        from conduit_tasks.micro_batch.work import awaited
+        from conduit_tasks.micro_batch.work_needed import awaited
 
         work = awaited(self.pipeline_id, self.node, run_id, limit=self.drain_limit, cleared=cleared)
         if work.again:

@@ -31,7 +31,7 @@ MODULES = (
     "conduit_tasks.micro_batch.acks",
     "conduit_tasks.micro_batch.plan",
     "conduit_tasks.micro_batch.recovery",
-    "conduit_tasks.micro_batch.work",
+    "conduit_tasks.micro_batch.work_needed",
 )
 """Modules that `plan`, a check for work, a submit and `acks` of every pipeline import. None opens a connection, which
 processes must not share; Arrow and OpenBLAS, which start threads when they are imported, start them again after a

@@ -48,8 +48,8 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import halting, halting_worker
     from conduit_tasks.micro_batch.handed import handing_over
-    from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
+    from conduit_tasks.micro_batch.work_through import work_through
     from conduit_tasks.spark.ended import ending_in_order
     from conduit_tasks.spark.local import WorkerLost
     from conduit_tasks.spark.session import (

@@ -36,7 +36,7 @@ from conduit_tasks.topology import Destination, Node
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.broker.state import Division
-    from conduit_tasks.micro_batch.passes import RunAll
+    from conduit_tasks.micro_batch.pass_plan import RunAll
 
 log = logging.getLogger(__name__)
 

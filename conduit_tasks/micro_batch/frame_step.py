@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.micro_batch.passes import NACKED_SCHEMA, Pass, PassResult
+from conduit_tasks.micro_batch.pass_plan import NACKED_SCHEMA, Pass, PassResult
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.result import NACKED
 from conduit_tasks.record.record import Origin

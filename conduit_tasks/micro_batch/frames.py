@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
-from conduit_tasks.micro_batch.passes import BoundReader, Pass, PassResult
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.pass_plan import BoundReader, Pass, PassResult
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import segments
 from conduit_tasks.record.accounts import accounted
@@ -27,7 +27,7 @@ VECTOR = 4_096
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from conduit_tasks.micro_batch.passes import Reader, RunAll
+    from conduit_tasks.micro_batch.pass_plan import Reader, RunAll
     from conduit_tasks.spool.spool import Spool
 
 

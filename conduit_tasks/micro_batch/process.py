@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.micro_batch.passes import Pass, PassResult, RunAll, isolates_poison
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.pass_plan import Pass, PassResult, RunAll, isolates_poison
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
 from conduit_tasks.micro_batch.size import Size
 from conduit_tasks.micro_batch.stage import run_pass, stage, totals

@@ -12,10 +12,10 @@ from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.micro_batch.passes import Pass, PassResult, RunAll, isolates_poison
+from conduit_tasks.micro_batch.pass_plan import Pass, PassResult, RunAll, isolates_poison
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.size import of_slices
 from conduit_tasks.micro_batch.stage import run_pass, stage, totals

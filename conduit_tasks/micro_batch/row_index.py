@@ -13,7 +13,7 @@ from conduit_tasks.spool.index import IndexWriter, path_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from conduit_tasks.micro_batch.passes import Pass
+    from conduit_tasks.micro_batch.pass_plan import Pass
     from conduit_tasks.record.record import Origin
     from conduit_tasks.spool.spool import Spool
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
-from conduit_tasks.micro_batch.passes import BoundReader, Pass, PassResult, Reader, RunAll
+from conduit_tasks.micro_batch.pass_plan import BoundReader, Pass, PassResult, Reader, RunAll
 from conduit_tasks.micro_batch.size import Size
 from conduit_tasks.processors.chain import has_frames
 from conduit_tasks.record.accounts import accounted

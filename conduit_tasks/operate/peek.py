@@ -12,7 +12,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.ledger.entry import scattered
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import open_spool
-from conduit_tasks.micro_batch.passes import NACKED_SCHEMA
+from conduit_tasks.micro_batch.pass_plan import NACKED_SCHEMA
 from conduit_tasks.operate.stages import Stage, newest, stage_of
 from conduit_tasks.operate.trying import Entry, entry_of, entry_of_letter
 from conduit_tasks.record.record import Record

@@ -23,8 +23,8 @@ from ruamel.yaml.docinfo import DocInfo
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from conduit_tasks.pipeline.broken import DEPTH, LONGEST, Named, ids_before_break
 from conduit_tasks.pipeline.findings import Findings, Mark, Path
+from conduit_tasks.pipeline.ids_before_break import DEPTH, LONGEST, Named, ids_before_break
 
 Node = Any
 """A node of either library: `id`, `tag`, `value`, `style`, `start_mark`."""

@@ -18,7 +18,7 @@ from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
-from conduit_tasks.processors.schema_registry import OPTIONS, check_options, open_registry
+from conduit_tasks.processors.registry_client import OPTIONS, check_options, open_registry
 from conduit_tasks.processors.schema_work import Counted
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record

@@ -28,7 +28,7 @@ from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
-from conduit_tasks.micro_batch.passes import Pass
+from conduit_tasks.micro_batch.pass_plan import Pass
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.read import SourceReader, group_slices
 from conduit_tasks.micro_batch.seal import origins_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.pass_plan import Pass, PassResult
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.stage import run_pass
 from conduit_tasks.processors import registry

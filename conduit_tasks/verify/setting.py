@@ -23,12 +23,12 @@ from conduit_tasks.micro_batch import (  # noqa: F401
     at_work,
     context,
     deliver,
-    node,
     plan,
     process,
     read,
     wake,
-    work,
+    work_needed,
+    work_through,
 )
 from conduit_tasks.operate import status as _status  # noqa: F401
 from conduit_tasks.resend import before_fan_out, prepare, redrive

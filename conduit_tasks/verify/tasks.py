@@ -38,8 +38,8 @@ def node_task(  # noqa: PLR0917 - what a command line holds
     `starts`: seconds that the application takes to start."""
     from conduit_tasks.micro_batch.at_work import at_work
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.node import work_through
-    from conduit_tasks.micro_batch.work import awaited
+    from conduit_tasks.micro_batch.work_needed import awaited
+    from conduit_tasks.micro_batch.work_through import work_through
 
     with at_work(pipeline, run, node) as ends:
         try:

@@ -273,9 +273,11 @@ def submit(
     pipeline: str, spark_connection: str, application: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
     """Runs the submit operator with an application of these lines, and ends its task as Airflow does."""
-    from conduit_tasks.micro_batch.work import WorkNeeded
+    from conduit_tasks.micro_batch.work_needed import WorkNeeded
 
-    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
+    monkeypatch.setattr(
+        "conduit_tasks.micro_batch.work_needed.needed", lambda *_, **__: WorkNeeded(True, "micro-batch 1")
+    )
 
     def run(lines: str, context: Any) -> None:
         application.write_text(lines)
@@ -309,7 +311,7 @@ def test_an_application_that_meets_a_defect_says_of_which_class_it_is(
         raise KeyError("what nobody thought of")
 
     monkeypatch.setattr("conduit_tasks.spark.session.prepare", lambda: None)
-    monkeypatch.setattr("conduit_tasks.micro_batch.node.work_through", defect)
+    monkeypatch.setattr("conduit_tasks.micro_batch.work_through.work_through", defect)
     with pytest.raises(KeyError):
         app.main(["--pipeline", "p", "--node", "sources.in", "--run", "r"])
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("conduit {")]

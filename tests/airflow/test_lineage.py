@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
-from conduit_tasks.micro_batch.work import WorkNeeded
+from conduit_tasks.micro_batch.work_needed import WorkNeeded
 from tests.airflow.conftest import write_pipeline
 
 API_KEY, SECRET = "spark.openlineage.transport.auth.apiKey", "hush-1-2-3"
@@ -23,7 +23,9 @@ def submitted(
 ) -> Any:
     """Executes the operator with these options; (the words of the driver JVM's command line, Spark's properties)."""
     write_pipeline(home)
-    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
+    monkeypatch.setattr(
+        "conduit_tasks.micro_batch.work_needed.needed", lambda *_, **__: WorkNeeded(True, "micro-batch 1")
+    )
     out = tmp_path / "said"
     application.write_text(
         "import json, os, stat, sys\n"

@@ -24,7 +24,7 @@ from conduit_tasks.airflow.hook import describe_event, parse_event
 from conduit_tasks.airflow.operator import ConduitSubmitOperator, was_cleared
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import Context
-from conduit_tasks.micro_batch.work import WorkNeeded
+from conduit_tasks.micro_batch.work_needed import WorkNeeded
 from conduit_tasks.settings import settings
 from conduit_tasks.spark import cds
 from conduit_tasks.waits import still_running
@@ -51,7 +51,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         asked.append((context.pipeline.id, node, run, cleared))
         return WorkNeeded(True, "micro-batch 1")
 
-    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", needed)
+    monkeypatch.setattr("conduit_tasks.micro_batch.work_needed.needed", needed)
     return asked
 
 

@@ -18,9 +18,9 @@ from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.runs import UnderWay
 from conduit_tasks.micro_batch import course as conclusions
-from conduit_tasks.micro_batch import draining, work
+from conduit_tasks.micro_batch import draining, work_needed
 from conduit_tasks.micro_batch.context import open_broker
-from conduit_tasks.micro_batch.work import WorkNeeded
+from conduit_tasks.micro_batch.work_needed import WorkNeeded
 from tests.airflow.conftest import write_pipeline
 
 NODE = "destinations.out"
@@ -58,7 +58,7 @@ def test_a_task_is_at_work_until_it_ends(
         seen.append(course(broker).at_work(NODE))
         return WorkNeeded(False, "nothing to deliver")
 
-    monkeypatch.setattr(work, "awaited", awaited)
+    monkeypatch.setattr(work_needed, "awaited", awaited)
     assert not course(broker).began_at(NODE)
     with pytest.raises(AirflowSkipException):
         operator.execute(context)
@@ -88,7 +88,7 @@ def test_a_task_that_is_tried_again_is_waited_for_and_no_other(
     def awaited(*_: Any, **__: Any) -> WorkNeeded:
         raise error
 
-    monkeypatch.setattr(work, "awaited", awaited)
+    monkeypatch.setattr(work_needed, "awaited", awaited)
     context["ti"].try_number = try_number
     with pytest.raises(type(error)):
         operator.execute(context)
@@ -117,9 +117,11 @@ def test_what_is_left_over_starts_a_run_at_once(
 ) -> None:
     # Given a node that says that more is left
     if said_by == "the wait":
-        monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "no slot was free", True, again=True))
+        monkeypatch.setattr(
+            work_needed, "awaited", lambda *_, **__: WorkNeeded(False, "no slot was free", True, again=True)
+        )
     else:
-        monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
+        monkeypatch.setattr(work_needed, "awaited", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
         line = '{"event": "done", "said": "no slot was free", "again": true}'
         application.write_text(f"import sys\nsys.stderr.write('conduit {line}\\n')\n")
     operator.execute(context)
@@ -152,7 +154,7 @@ def test_a_node_that_ends_behind_the_acks_starts_the_run_that_follows_itself(
     triggered: list[TriggerDagRun],
 ) -> None:
     broker.runs.tell_at_work("r1", "acks", 0)
-    monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
+    monkeypatch.setattr(work_needed, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
     operator.execute(context)
     # By the name that the acks would have given it: where they did, the task ends as it would have
     assert [run.run_id for run in triggered] == [name_of("r1", course(broker).began)]
@@ -160,7 +162,7 @@ def test_a_node_that_ends_behind_the_acks_starts_the_run_that_follows_itself(
     assert len(triggered) == 1
     # But not where it had nothing to do
     triggered.clear()
-    monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "nothing to deliver"))
+    monkeypatch.setattr(work_needed, "awaited", lambda *_, **__: WorkNeeded(False, "nothing to deliver"))
     with pytest.raises(AirflowSkipException):
         operator.execute(context)
     assert not triggered
@@ -186,7 +188,7 @@ def test_the_run_that_follows_takes_over_what_is_left_to_read_and_the_chosen_des
         tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"], params=context["params"])
     else:
         broker.runs.tell_at_work("r1", "acks", 0)
-        monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
+        monkeypatch.setattr(work_needed, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
         operator.execute(context)
     assert [run.conf for run in triggered] == [{"max-records": 100, "destinations": ["out"]}]
 
@@ -229,7 +231,7 @@ def test_how_a_task_ended_says_whether_another_run_would_find_more_for_it(
         (WorkNeeded(False, "it is stopped", over=True), True),
         (WorkNeeded(False, "too early", recovering=True), True),
     ]:
-        monkeypatch.setattr(work, "awaited", lambda *_, found=found, **__: found)
+        monkeypatch.setattr(work_needed, "awaited", lambda *_, found=found, **__: found)
         with pytest.raises(AirflowSkipException):
             operator.execute(context)
         assert course(broker).waits(NODE) is waits

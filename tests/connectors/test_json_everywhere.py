@@ -22,7 +22,7 @@ from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.file.lines import lines
 from conduit_tasks.connectors.http.connector import HttpDestination
 from conduit_tasks.connectors.http.source import HttpSource, _Page
-from conduit_tasks.connectors.kafka.message import Messages
+from conduit_tasks.connectors.kafka.outgoing import Messages
 from conduit_tasks.connectors.log import LogDestination
 from conduit_tasks.connectors.postgres.cells import cell as postgres_cell
 from conduit_tasks.connectors.postgres.cells import copy_line
@@ -39,9 +39,9 @@ from conduit_tasks.errors import Refused
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.parse import parse
-from conduit_tasks.micro_batch.passes import Pass
+from conduit_tasks.micro_batch.pass_plan import Pass
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.record import jsons
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import DEPTH

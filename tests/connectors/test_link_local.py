@@ -16,7 +16,7 @@ from conduit_tasks.connectors.http import oauth2 as http_oauth2
 from conduit_tasks.connectors.http.client import Client
 from conduit_tasks.connectors.http.link_local import forbidden
 from conduit_tasks.errors import ConduitError, SourceError, Unavailable
-from conduit_tasks.processors.schema_registry import open_registry
+from conduit_tasks.processors.registry_client import open_registry
 from tests.processors.answering import answering
 from tests.processors.conftest import record, run, step
 

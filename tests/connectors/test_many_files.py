@@ -14,7 +14,7 @@ from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.micro_batch import row_batches
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.record.batches import gathered
 from conduit_tasks.record.schema import SPOOL_SCHEMA, read_batch
 from tests.micro_batch.harness import lines, run_until_quiet, write_pipeline

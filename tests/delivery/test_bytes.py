@@ -241,7 +241,7 @@ def test_dead_letters_are_stored_in_files_of_a_bounded_size_and_each_once(tmp_pa
 def test_what_a_destinations_processor_made_and_nothing_can_write_is_a_dead_letter_as_it_came_in(kind: str) -> None:
     # Given processors that make what cannot be written of some records (of others what is just exact)
     port = FakePort(14, list(range(14)))
-    chain = Chain((Processor("mine", "python", {"call": "tests.micro_batch.test_rows_bytes:made_of"}),))
+    chain = Chain((Processor("mine", "python", {"call": "tests.micro_batch.test_row_pass_bytes:made_of"}),))
     target = Tape() if kind == "batch-wise" else Target()
 
     def rows() -> Iterator[tuple[Any, pa.RecordBatch]]:

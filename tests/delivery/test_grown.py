@@ -12,14 +12,14 @@ import pytest
 
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.delivery.engine import deliver
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.topology import Delivery, Processor
 from tests.delivery.fakes import FakePort, Tape, Target, work_of
 from tests.limits import batch_bytes
-from tests.micro_batch.test_rows_bytes import rows_of, run, texts
+from tests.micro_batch.test_row_pass_bytes import rows_of, run, texts
 
 LIMIT = 1 << 20
 SIZE = 20_000

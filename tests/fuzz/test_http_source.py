@@ -21,7 +21,7 @@ from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.http.oauth2 import PREFIX, ClientCredentials
 from conduit_tasks.connectors.http.source import HttpSource
 from conduit_tasks.errors import ConduitError, SourceError, Unavailable
-from conduit_tasks.processors import schema_registry
+from conduit_tasks.processors import registry_client
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from tests.fuzz.hostile import BYTES, HANGS, damaged, ending, fuzzed, json_like, near
@@ -246,7 +246,7 @@ def test_an_answer_that_never_ends_is_given_up_after_the_timeout(
 ) -> None:
     """Given a server that sends a byte now and then, as long as somebody listens, then every exchange ends."""
     head = b"HTTP/1.1 200 OK\r\nX: " if part == "head" else b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n["
-    monkeypatch.setattr(schema_registry, "_PATIENCE", 1.0)
+    monkeypatch.setattr(registry_client, "_PATIENCE", 1.0)
 
     def ask(url: str) -> None:
         if asking == "pages":
@@ -254,7 +254,7 @@ def test_an_answer_that_never_ends_is_given_up_after_the_timeout(
         elif asking == "token":
             asyncio.run(credentials(url, 1.0).token())
         else:
-            schema_registry.ConfluentRegistry({"url": url}).by_id(1)
+            registry_client.ConfluentRegistry({"url": url}).by_id(1)
 
     with dripping(head) as url, ending(), pytest.raises((SourceError, Unavailable)):
         ask(url)
@@ -318,7 +318,7 @@ def test_a_schema_registry_answers_or_an_error_of_ours_says_why_not(
     page = answer(body, *heads, status=status)
     with ending(), saying(page, page, page, page, page) as url:
         for ask in (lambda r: r.by_id(1), lambda r: r.by_version("s/\n", 2), lambda r: r.register("s", "{}")):
-            registry = schema_registry.ConfluentRegistry({"url": url.partition("/x")[0]})
+            registry = registry_client.ConfluentRegistry({"url": url.partition("/x")[0]})
             said = ""
             try:
                 ask(registry)

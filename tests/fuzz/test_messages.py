@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.kafka import read as kafka_read
-from conduit_tasks.connectors.kafka.message import Messages
+from conduit_tasks.connectors.kafka.outgoing import Messages
 from conduit_tasks.connectors.redis.client import entries_as_pairs, opened
 from conduit_tasks.connectors.redis.connector import RedisSource
 from conduit_tasks.connectors.redis.message import batch_of as redis_batch
@@ -29,9 +29,9 @@ from conduit_tasks.connectors.s3.read import S3Object, unpacked
 from conduit_tasks.connectors.sql.connector import SOURCE as SqlSource
 from conduit_tasks.connectors.sqs.message import batch_of as sqs_batch
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch.passes import Pass
+from conduit_tasks.micro_batch.pass_plan import Pass
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.spool import Spool

@@ -16,7 +16,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.micro_batch.work import WorkNeeded, needed
+from conduit_tasks.micro_batch.work_needed import WorkNeeded, needed
 from conduit_tasks.pipeline.load import get_pipeline
 
 

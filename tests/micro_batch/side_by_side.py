@@ -26,10 +26,10 @@ from conduit_tasks.micro_batch import course
 from conduit_tasks.micro_batch.acks import ack_along
 from conduit_tasks.micro_batch.at_work import at_work
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.node import work_through
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.recovery import counting
-from conduit_tasks.micro_batch.work import awaited
+from conduit_tasks.micro_batch.work_needed import awaited
+from conduit_tasks.micro_batch.work_through import work_through
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, state

@@ -12,9 +12,9 @@ import pytest
 
 from conduit_tasks.delivery import reading
 from conduit_tasks.errors import InvariantBroken
-from conduit_tasks.micro_batch import rows
+from conduit_tasks.micro_batch import row_pass
 from conduit_tasks.micro_batch.acks import ack_source
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.processors import columns
 from conduit_tasks.record.record import Record
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
@@ -88,7 +88,7 @@ OF_BLOCK = instead(
     "_process_block",
     lambda whole: lambda self, batch, *of: whole(self, batch.slice(0, batch.num_rows - 1), *of),
 )
-OF_BLOCKS = instead(rows, "in_blocks", lambda whole: lambda *of: (each.slice(1) for each in whole(*of)))
+OF_BLOCKS = instead(row_pass, "in_blocks", lambda whole: lambda *of: (each.slice(1) for each in whole(*of)))
 FILES = text("micro_batch/process.py", "enumerate(f for m in manifests for f in m.files)]", "enumerate(())]")
 
 BEFORE = {

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.errors import Unwritable
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.derived import Derived
@@ -23,7 +23,7 @@ from conduit_tasks.topology import Processor
 from tests.faults.parts import dead_letters
 from tests.limits import batch_bytes
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
-from tests.micro_batch.test_rows_bytes import rows_of, run, texts
+from tests.micro_batch.test_row_pass_bytes import rows_of, run, texts
 
 SPLIT = Processor("each", "split", {"field": ".Payload.After.l"})
 AGAIN = Processor("again", "split", {"field": ".Payload.After.l"})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import PipelineStopped
-from conduit_tasks.micro_batch import course, draining, node, pipeline_file
+from conduit_tasks.micro_batch import course, draining, pipeline_file, work_through
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.operate.control import force_stop, stop
@@ -182,7 +182,7 @@ def test_a_destination_that_is_at_work_past_the_runs_limit_leaves_the_rest_to_on
     plan_run("p", "two")
     with opened("p", "two") as context:
         assert context.broker.micro_batches.latest_sealed() == 10
-        ended = node.work_through(context, "destinations.red", "two", here, limit=0.0)
+        ended = work_through.work_through(context, "destinations.red", "two", here, limit=0.0)
         cursor = context.broker.deliveries.get("red").cursor
     # Then it does its share of one, and another run follows
     assert cursor == 1
@@ -199,7 +199,7 @@ def test_a_run_whose_scheduler_stops_opens_nothing_more_and_another_follows(home
     with opened("p", "one") as context:
         assert context.broker.runs.wind_up() == "one"
         # When its source has read what was open
-        ended = node.work_through(context, "sources.in", "one", here, limit=3600.0)
+        ended = work_through.work_through(context, "sources.in", "one", here, limit=3600.0)
     # Then it ends, and another run goes on at once
     assert ended.again
     assert "scheduler stops" in ended.reason
@@ -340,7 +340,7 @@ def test_what_is_known_of_a_run_is_gone_when_the_next_begins(home: Path) -> None
 
 
 def test_a_node_says_how_far_it_is_while_it_is_at_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "TELLS", 0.02)
+    monkeypatch.setattr(work_through, "TELLS", 0.02)
     write_pipeline(home, "p", COLOURED)
     events(home / "data", "a.jsonl", 0, 200)
     told: list[tuple[str, dict[str, Any]]] = []

@@ -16,7 +16,7 @@ from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
 from conduit_tasks.micro_batch import at_work, course, draining
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import Next, plan_run
-from conduit_tasks.micro_batch.work import awaited
+from conduit_tasks.micro_batch.work_needed import awaited
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_draining import COLOURED, PROCESSED, wait_for

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
-from conduit_tasks.micro_batch.passes import Pass
+from conduit_tasks.micro_batch.pass_plan import Pass
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool.parts import PartWriter
 from conduit_tasks.spool.spool import Spool
-from tests.micro_batch.test_rows_bytes import rows_of
+from tests.micro_batch.test_row_pass_bytes import rows_of
 
 PLAN = Pass("p", 1, "processors", 1, (), (), final=True)
 KEYS = [(0, n) for n in range(5)]

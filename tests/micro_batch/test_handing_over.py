@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import LeaseHeld, Unavailable
-from conduit_tasks.micro_batch import course, draining, node, runs, waiting
+from conduit_tasks.micro_batch import course, draining, runs, waiting, work_through
 from conduit_tasks.micro_batch.at_work import ACKS, at_work
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
@@ -214,7 +214,7 @@ def test_a_destination_that_is_down_ends_once_the_next_run_has_taken_over_from_i
 ) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "120")
     forget()
-    monkeypatch.setattr(node, "DOWN", 300.0 if "tried" in when else 0.05)
+    monkeypatch.setattr(work_through, "DOWN", 300.0 if "tried" in when else 0.05)
     red = "settings: {path: out/red.jsonl, format: payload}"
     write_pipeline(home, "p", STREAM.replace(red, f"{red}\n        delivery: {{timeout: 1s}}"))
     (home / "data").mkdir(exist_ok=True)

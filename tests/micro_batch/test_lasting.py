@@ -15,7 +15,7 @@ import pytest
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.ledger import store
 from conduit_tasks.ledger.store import Ledger
-from conduit_tasks.micro_batch import acks, course, deliver, draining, node, pace, pipeline_file, plan, runs
+from conduit_tasks.micro_batch import acks, course, deliver, draining, pace, pipeline_file, plan, runs, work_through
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
@@ -117,7 +117,7 @@ def test_a_file_that_changes_while_a_node_begins_is_noticed(home: Path, monkeypa
 def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node, "TELLS", 0.2)
+    monkeypatch.setattr(work_through, "TELLS", 0.2)
     caplog.set_level("INFO", "conduit_tasks.micro_batch")
     write_pipeline(home, "p", STREAM.replace("max-records: 40", "max-records: 2"))
     rows = events(home / "data", "a.jsonl", 0, 60)
@@ -175,7 +175,7 @@ def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
 
 @pytest.mark.proves("X1")
 def test_a_destination_that_is_down_is_tried_again_by_the_same_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "DOWN", 0.1)
+    monkeypatch.setattr(work_through, "DOWN", 0.1)
     write_pipeline(home, "p", ALONE)
     rows = events(home / "data", "a.jsonl", 0, 40)
     tries: list[float] = []
@@ -199,7 +199,7 @@ def test_a_destination_that_is_down_is_tried_again_by_the_same_run(home: Path, m
 def test_a_run_that_hears_too_late_that_it_delivered_delivers_again_if_it_is_cleared(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "DOWN", 0.1)
+    monkeypatch.setattr(work_through, "DOWN", 0.1)
     write_pipeline(home, "p", ALONE)
     rows = events(home / "data", "a.jsonl", 0, 40)
     heard, drains = list[float](), list[str]()

@@ -16,7 +16,7 @@ from conduit_tasks.errors import ConfigError, RecordError, Unavailable
 from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.registry import build
-from conduit_tasks.processors.schema_registry import open_registry
+from conduit_tasks.processors.registry_client import open_registry
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.schemas import registry as schema_registry
 from conduit_tasks.schemas.registry import RedisRegistry

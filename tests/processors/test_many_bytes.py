@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.dedupe import Dedupe, in_memory
 from conduit_tasks.processors.derived import in_parts, record_bytes
@@ -18,7 +18,7 @@ from conduit_tasks.record import batches
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 from tests.limits import batch_bytes
-from tests.micro_batch.test_rows_bytes import rows_of, run, texts
+from tests.micro_batch.test_row_pass_bytes import rows_of, run, texts
 from tests.processors.answering import Server, answering
 from tests.processors.conftest import step
 

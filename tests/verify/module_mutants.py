@@ -154,7 +154,7 @@ MODULES = [
     ),
     Mutant(
         "a node that never says it is ready",
-        "micro_batch/node.py",
+        "micro_batch/work_through.py",
         {"            self.draining.ready(self.node)\n": ""},
         "handover",
     ),

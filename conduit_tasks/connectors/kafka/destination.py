@@ -18,7 +18,7 @@ from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import KAFKA
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.index import Transactions
-from conduit_tasks.connectors.kafka.message import Message, Messages, identities
+from conduit_tasks.connectors.kafka.outgoing import Message, Messages, identities
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused
 

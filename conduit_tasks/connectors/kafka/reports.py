@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from conduit_tasks.connectors.kafka.client import error_of, said
-from conduit_tasks.connectors.kafka.message import Message
+from conduit_tasks.connectors.kafka.outgoing import Message
 from conduit_tasks.errors import Refused, Unavailable
 
 POLL_EVERY = 1_000

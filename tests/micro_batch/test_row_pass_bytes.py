@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.errors import InvariantBroken
-from conduit_tasks.micro_batch.passes import Pass, PassResult
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch.pass_plan import Pass, PassResult
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.record import batches as cutting
 from conduit_tasks.record.batches import joined, row_bytes
 from conduit_tasks.record.jsons import DEPTH
@@ -29,7 +29,7 @@ LIMIT = 32 << 10
 TWICE = Processor("twice", "clone", {"count": "1"})
 SET = Processor("set", "field.set", {"field": ".Payload.After.more", "value": "x"})
 GROWN = Processor("grown", "field.set", {"field": ".Payload.After.more", "value": "{{ .Payload.After.p }}"})
-FUNCTION = Processor("same", "python", {"call": "tests.micro_batch.test_rows_bytes:same"})
+FUNCTION = Processor("same", "python", {"call": "tests.micro_batch.test_row_pass_bytes:same"})
 
 
 PLAIN = """
@@ -199,7 +199,7 @@ def made_of(record: Record) -> Record:
 
 @pytest.mark.proves("C4")
 def test_what_a_processor_made_and_nothing_can_write_is_nacked_alone(tmp_path: Path) -> None:
-    call = Processor("mine", "python", {"call": "tests.micro_batch.test_rows_bytes:made_of"})
+    call = Processor("mine", "python", {"call": "tests.micro_batch.test_row_pass_bytes:made_of"})
     result = run(tmp_path, [texts([b'{"n":%d}' % n for n in range(14)])], call)
     assert [row["n"] for row in rows_of(tmp_path, result.files)] == [0, 11, 13]
     assert rows_of(tmp_path, result.files)[1]["after"] == b'{"big":1%s,"1%s":null}' % (b"0" * 30, b"0" * 25)

@@ -23,7 +23,7 @@ from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.account import Account
 from conduit_tasks.micro_batch.fates import error_of, fates_of
 from conduit_tasks.micro_batch.malformed import decode_error, malformed, undecodable
-from conduit_tasks.micro_batch.passes import NACKED_SCHEMA, Pass, PassResult
+from conduit_tasks.micro_batch.pass_plan import NACKED_SCHEMA, Pass, PassResult
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.micro_batch.row_index import RowIndex
 from conduit_tasks.processors import columns

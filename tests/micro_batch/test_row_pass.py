@@ -8,16 +8,16 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.micro_batch import rows
-from conduit_tasks.micro_batch.passes import Pass, PassResult
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch import row_pass
+from conduit_tasks.micro_batch.pass_plan import Pass, PassResult
+from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool.spool import Spool
 from conduit_tasks.topology import Processor
 
 SHAPE = ("slice", "n", "ord", "after")
-TWICE = Processor("twice", "python", {"call": "tests.micro_batch.test_rows:twice_and_odd"})
+TWICE = Processor("twice", "python", {"call": "tests.micro_batch.test_row_pass:twice_and_odd"})
 
 
 def twice_and_odd(record: Record) -> list[Record] | Record | None:
@@ -86,10 +86,10 @@ def test_blocks_part_no_record_and_change_neither_order_nor_counts(
 ) -> None:
     # Given rows of which some are derived, and a processor that derives, filters and fails
     batch = derived_rows(50)
-    monkeypatch.setattr(rows, "BLOCK", batch.num_rows)
+    monkeypatch.setattr(row_pass, "BLOCK", batch.num_rows)
     whole, out, nacked = run(tmp_path / "whole", batch)
     # When they pass in small blocks
-    monkeypatch.setattr(rows, "BLOCK", block)
+    monkeypatch.setattr(row_pass, "BLOCK", block)
     parted, parted_out, parted_nacked = run(tmp_path / "parted", batch)
     # Then everything is as in one block: rows, order, ordinals, counts and errors
     assert [{k: r[k] for k in SHAPE} for r in parted_out] == [{k: r[k] for k in SHAPE} for r in out]

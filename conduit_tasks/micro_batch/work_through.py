@@ -1,4 +1,7 @@
-"""Work of one node of a run: what its Spark application does, wherever its rows are worked on."""
+"""Works through the micro-batches of a run with one node, and tries a destination again that is down.
+
+It is what a node's Spark application does, wherever its rows are worked on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.micro_batch.passes import RunAll
+    from conduit_tasks.micro_batch.pass_plan import RunAll
 
 log = logging.getLogger(__name__)
 
