@@ -56,10 +56,11 @@ def test_a_task_that_fails_is_an_issue_until_it_succeeds(stack: Stack) -> None:
     stack.write("shortened", "b", 21, 30)
     stack.run("shortened")
     until(lambda: not issues(stack), PATIENCE)
-    (same,) = issues(stack, "--all")
-    assert (same["id"], same["state"], same["count"]) == (issue["id"], "resolved", issue["count"])
+    # On a busy machine another task may have failed once meanwhile, which is another issue.
+    (same,) = [each for each in issues(stack, "--all") if each["id"] == issue["id"]]
+    assert (same["state"], same["count"]) == ("resolved", issue["count"])
     assert same["succeeded"] > same["last"]
-    assert len(told.read_text().splitlines()) == 1
+    assert told.read_text().splitlines().count(f"new {issue['node']} {issue['log']['task']}") == 1
 
 
 def issues(stack: Stack, *options: str, code: int | None = None) -> list[dict[str, Any]]:
