@@ -1,4 +1,4 @@
-"""`conduit stack up|down|status|logs`: the embedded stack."""
+"""`conduit stack`: brings the embedded stack up and down, tells of it, shows its logs."""
 
 from __future__ import annotations
 
