@@ -69,19 +69,19 @@ def _pipeline(pipeline: Pipeline, of: Figures) -> Iterator[Sample]:
 def _destination(
     destination: Destination, figures: DestinationFigures, of: tuple[str, str], now: float, latency: Histogram | None
 ) -> Iterator[Sample]:
-    state, backlog = figures.state, figures.backlog
-    yield sample("destination_matched", state.counters["matched"], *of)
+    counters, backlog = figures.counters, figures.backlog
+    yield sample("destination_matched", counters["matched"], *of)
     for outcome in OUTCOMES:
-        yield sample("destination_records", state.counters[outcome], *of, outcome)
-    yield sample("destination_retries", state.counters["retried"], *of)
-    yield sample("destination_redelivered", state.counters["redelivered"] + state.counters["redriven"], *of)
-    yield sample("destination_lag_records", max(0, backlog.records - state.confirmed_records), *of)
+        yield sample("destination_records", counters[outcome], *of, outcome)
+    yield sample("destination_retries", counters["retried"], *of)
+    yield sample("destination_redelivered", counters["redelivered"] + counters["redriven"], *of)
+    yield sample("destination_lag_records", max(0, backlog.records - figures.confirmed), *of)
     yield sample("destination_lag_bytes", backlog.bytes, *of)
     yield sample("destination_lag_seconds", backlog.age(now), *of)
     yield sample("destination_waiting_seconds", figures.waiting, *of)
     if destination.deadline is not None:
         yield sample("destination_deadline_seconds", destination.deadline, *of)
-    yield sample("destination_stopped", state.status == "stopped", *of)
+    yield sample("destination_stopped", figures.stopped, *of)
     if destination.delivery.breaker is not None:
         yield sample("destination_breaker_open", figures.open, *of)
     yield sample("dead_letters", figures.dead, *of)
