@@ -12,7 +12,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.metrics.definitions import STATE, Sample, sample
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.metrics.prometheus import exposition
-from conduit_tasks.operate.metrics import OUTCOMES, STATUSES, samples
+from conduit_tasks.operate.metrics import OUTCOMES, STATUSES, exposed, samples
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.topology import Breaker, Delivery, Destination, Pipeline, Recovery, Source
@@ -76,12 +76,14 @@ def test_it_is_what_the_parts_of_the_broker_say(redis_server: RedisServer, feeds
     feeds["left"].broker.failures.note("destinations.gone", "1", "it is gone", "OSError", Recovery())
     # When
     client = connect(Settings(redis_url=redis_server.url))
-    text = exposition(STATE, lambda: samples(PIPELINES.values(), lambda id: Broker(id, client))).decode()
+    pipelines = [*PIPELINES.values()]
+    text = exposed(pipelines, lambda id: Broker(id, client)).decode()
+    held = exposition(STATE, lambda: samples(pipelines, lambda id: Broker(id, client))).decode()
     # Then
     found = [sample("broker_up", 1)]
     if used := Broker("idle", client).access.used():
         found.append(sample("broker_memory_ratio", used))
-    for pipeline in PIPELINES.values():
+    for pipeline in pipelines:
         found += said(pipeline, Broker(pipeline.id, client))
     expected = by_the_library(STATE, found).decode()
     client.close()
@@ -89,6 +91,7 @@ def test_it_is_what_the_parts_of_the_broker_say(redis_server: RedisServer, feeds
         r"^(conduit_destination_(?:lag|waiting)_seconds\{.*) (\S+)$|^(conduit_broker_memory_ratio) .*$", re.MULTILINE
     )
     assert passing.sub(r"\1\3", text) == passing.sub(r"\1\3", expected)
+    assert passing.sub(r"\1\3", held) == passing.sub(r"\1\3", text)
     ours, theirs = ([float(n or 0) for _, n, _ in passing.findall(each)] for each in (text, expected))
     assert ours == pytest.approx(theirs, abs=20)
     for status in ("running", "recovering", "degraded"):
