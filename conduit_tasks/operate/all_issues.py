@@ -33,7 +33,7 @@ MOST = 2_000
 """Issues that are kept of all; the others are counted."""
 PORTION = 200
 """Pipelines whose failed tasks are held at a time."""
-LEAST = 5
+LEAST = 10
 """Pipelines that are looked at for the first time even if the time is over: there is an end."""
 UNREAD = 20
 """Pipelines that are named at most as such whose dead letters cannot be read."""
