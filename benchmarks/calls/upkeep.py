@@ -28,6 +28,14 @@ def cases() -> dict[str, Call]:
             {"destinations": 1_000},
             {},
         ),
+        "figures": Call(
+            {
+                **{"pipeline": K.pipeline, "dead": K.dead("")},
+                "each": [K.destination(f"d{n}") for n in range(b("figures", "each"))],
+            },
+            {"destinations": 1_300},
+            {},
+        ),
         "stopped": Call(
             {"pipeline": K.pipeline, "each": [K.destination(f"d{n}") for n in range(b("stopped", "each"))]},
             {"count": b("stopped", "each")},

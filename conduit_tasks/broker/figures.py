@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from conduit_tasks.broker import backlogs
+from conduit_tasks.broker import backlogs, scripts
 from conduit_tasks.broker.access import Access, as_hash
-from conduit_tasks.broker.deliveries import delivery_state
-from conduit_tasks.broker.failures import FIELDS, read_troubles
+from conduit_tasks.broker.deliveries import COUNTERS
 from conduit_tasks.broker.keys import Keys
-from conduit_tasks.broker.lifecycle import nodes_of, pipeline_status
-from conduit_tasks.broker.state import Backlog, DeliveryState, Status
+from conduit_tasks.broker.lifecycle import nodes_of
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.state import Backlog, Division, Status
 from conduit_tasks.metrics.histogram import Histogram, histograms
 from conduit_tasks.redis_client.connection import Client, reaching
 from conduit_tasks.redis_client.portions import portions
@@ -24,18 +24,23 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 100
 """Pipelines whose figures are held at a time."""
+_BESIDE = 4
+"""Commands beside the script for each pipeline."""
 
 Command = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class DestinationFigures:
-    """Figures of one destination. `waiting`: seconds since the oldest micro-batch that it has not confirmed was
-    planned; `parked`: keys that wait behind a dead letter."""
+    """Figures of one destination. `counters`: as of `DeliveryState`; `confirmed`: records of the micro-batch behind its
+    cursor that are confirmed; `waiting`: seconds since the oldest micro-batch that it has not confirmed was planned;
+    `stopped`: it is stopped alone; `parked`: keys that wait behind a dead letter."""
 
-    state: DeliveryState
+    counters: Mapping[str, int]
+    confirmed: int
     backlog: Backlog
     waiting: float
+    stopped: bool
     open: bool
     """Whether its breaker is open, if it has one."""
     dead: int
@@ -64,11 +69,13 @@ def figures(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Figures]:
     """Yields the figures of each pipeline. Raises BrokerUnavailable."""
     for some in portions(pipelines, AT_A_TIME):
         reads = [_Read(redis, pipeline) for pipeline in some]
-        for read, answers in zip(reads, _asked(redis, [read.first() for read in reads])):
-            read.take(answers)
-        rest = _asked(redis, [read.rest() for read in reads])
-        for read, answers in zip(reads, rest):
-            yield read.figures(answers)
+        beside = [command for read in reads for command in read.beside()]
+        answers = scripts.FIGURES.each(redis, [read.call() for read in reads], beside)
+        for n, read in enumerate(reads):
+            at = len(reads) + n * _BESIDE
+            read.take(answers[n], *answers[at : at + _BESIDE])
+        for read, rest in zip(reads, _asked(redis, [read.rest() for read in reads])):
+            yield read.figures(rest)
 
 
 def _asked(redis: Client, of_each: Sequence[Sequence[Command]]) -> Iterator[list[Any]]:
@@ -86,88 +93,148 @@ def _asked(redis: Client, of_each: Sequence[Sequence[Command]]) -> Iterator[list
         at += len(commands)
 
 
+@dataclass
+class _Delivery:
+    """What the script says of a registered destination. `ranges`, `divided`: as they are stored; `count`: shards."""
+
+    cursor: int
+    status: str | None
+    ranges: str | None
+    divided: str | None
+    breaker: str | None
+    counters: Mapping[str, int]
+    dead: int
+    parked: int
+
+    @property
+    def count(self) -> int:
+        number, _, count, _ = (self.divided or "0::0:0").split(":")
+        return int(count) if int(number) == self.cursor + 1 else 0
+
+    def confirmed(self, shards: Sequence[str | None]) -> int:
+        """Returns the records of micro-batch `cursor + 1` that are confirmed. `shards`: what is, if it is divided."""
+        if not self.count:
+            return RangeSet.parse(self.ranges).count if self.ranges else 0
+        state = {f"shard:{n}": text for n, text in enumerate(shards) if text is not None}
+        divided = Division.parse({**state, "cursor": str(self.cursor), "divided": self.divided or ""})
+        return 0 if divided is None else divided.confirmed
+
+
 class _Read:
-    """Reading of one pipeline, in two steps: the second asks for what the first one names."""
+    """Reading of one pipeline, in two steps: the second asks for what the first one names, mostly for nothing."""
 
     def __init__(self, redis: Client, pipeline: Pipeline) -> None:
         self._redis, self._id = redis, pipeline.id
         self._ids, self._keys = [d.id for d in pipeline.destinations], Keys(pipeline.id)
+        self._asked = nodes_of([s.id for s in pipeline.sources], self._ids)
 
-    def first(self) -> list[Command]:
-        """Returns the commands that need no other."""
+    def call(self) -> tuple[int, list[str | bytes]]:
+        """Returns the call of the script."""
         keys = self._keys
-        of = [("HGETALL", keys.pipeline), ("HGETALL", keys.totals), ("HGETALL", keys.figures), ("HLEN", keys.dead(""))]
-        of += [("SMEMBERS", keys.sources), ("SMEMBERS", keys.destinations)]
-        for id in self._ids:
-            of += [("HGETALL", keys.destination(id)), ("HLEN", keys.dead(id)), ("HLEN", keys.parked(id))]
-        return of
+        each = [key for id in self._ids for key in (keys.destination(id), keys.dead(id), keys.parked(id))]
+        each += [keys.lease(node) for node in self._asked]
+        names = {"pipeline": keys.pipeline, "dead": keys.dead(""), "each": each}
+        return scripts.FIGURES.words(names, {"destinations": len(self._ids)})
 
-    def take(self, answers: Sequence[Any]) -> None:
-        """Takes the answers to `first`."""
-        state, totals, durations, self._dead, sources, destinations, *each = answers
-        self._state = as_hash(state)
+    def beside(self) -> list[Command]:
+        """Returns the commands beside it."""
+        keys = self._keys
+        return [
+            ("HGETALL", keys.totals),
+            ("HGETALL", keys.figures),
+            ("SMEMBERS", keys.sources),
+            ("SMEMBERS", keys.destinations),
+        ]
+
+    def take(self, said: Sequence[Any], totals: Any, durations: Any, sources: Any, destinations: Any) -> None:
+        """Takes the answers to both."""
+        _, at, state, self._dead, *each = said
+        self._at = int(at) / 1e6
+        self._status, *numbers = state
+        self._sealed, self._collected, self._held = (int(n or 0) for n in numbers[:3])
+        # Those sealed since are in `held`.
+        counted = self._sealed + 1 if numbers[3] is None else int(numbers[3])
+        self._uncounted = range(self._collected + 1, min(counted, self._sealed + 1))
+        self._last = int(numbers[4] or 0)
         self._totals = {name: int(n) for name, n in as_hash(totals).items()}
         self._histograms = histograms(as_hash(durations))
+        count = len(self._ids)
+        self._registered = {id: _delivery(of) for id, of in zip(self._ids, each) if of[0][0] is not None}
+        troubles = dict(zip(self._asked, each[count:]))
         self._nodes = nodes_of(sorted(sources), sorted(destinations))
-        self._sealed, self._collected = (int(self._state.get(name, 0)) for name in ("sealed", "collected"))
-        found = {id: each[3 * n : 3 * n + 3] for n, id in enumerate(self._ids)}
-        self._hashes = {id: as_hash(of[0]) for id, of in found.items()}
-        self._counts = {id: of[1:] for id, of in found.items()}
-        self._registered = {id: delivery_state(data) for id, data in self._hashes.items() if "cursor" in data}
+        self._others = [node for node in self._nodes if node not in troubles]
+        self._troubles = {node: troubles[node] for node in self._nodes if node in troubles}
 
     def rest(self) -> list[Command]:
-        """Returns the commands for the nodes, for the micro-batches that tell what a destination has not confirmed, and
-        for those that an earlier version sealed."""
-        cursors = [state.cursor for state in self._registered.values()]
+        """Returns the commands for what tells what a destination has not confirmed, for micro-batches that an earlier
+        version sealed, and for nodes that have left the file."""
+        cursors = [of.cursor for of in self._registered.values()]
         # The one behind the last sealed one may be planned, which destinations that have all wait for.
-        self._fronts = sorted({*backlogs.fronts(cursors, self._sealed), *(cursor + 1 for cursor in cursors)})
-        # Those sealed since are in `held`.
-        counted = int(self._state.get("held_from", self._sealed + 1))
-        self._uncounted = range(self._collected + 1, min(counted, self._sealed + 1))
+        planned = {cursor + 1 for cursor in cursors if cursor < max(self._last, self._sealed)}
+        behind = any(cursor < self._sealed for cursor in cursors)
+        self._fronts = sorted(planned | ({self._sealed} if behind else set()))
+        self._divided = {id: of for id, of in self._registered.items() if of.count}
         return [
-            ("TIME",),
-            *(("HMGET", self._keys.lease(node), *FIELDS) for node in self._nodes),
             *(("HMGET", self._keys.micro_batch(m), *backlogs.FIELDS, "opened_at") for m in self._fronts),
             *(("HGET", self._keys.micro_batch(m), "bytes") for m in self._uncounted),
+            *(("HMGET", self._keys.lease(node), "failures", "error", "attempts") for node in self._others),
+            *(
+                ("HMGET", self._keys.destination(id), *(f"shard:{n}" for n in range(of.count)))
+                for id, of in self._divided.items()
+            ),
         ]
 
     def figures(self, answers: Sequence[Any]) -> Figures:
         """Returns the figures, by the answers to `rest`."""
-        (secs, micros), *found = answers
-        at = int(secs) + int(micros) / 1e6
-        leases, found = found[: len(self._nodes)], found[len(self._nodes) :]
-        fronts = dict(zip(self._fronts, found))
-        uncounted = found[len(self._fronts) :]
-        failing, attempts = read_troubles(self._nodes, leases, at)
+        found = iter(answers)
+        fronts = {m: next(found) for m in self._fronts}
+        held = self._held + sum(int(next(found) or 0) for _ in self._uncounted)
+        for node in self._others:
+            failures, error, attempts = next(found)
+            self._troubles[node] = f"{'-' if failures and error else ''}{attempts or 0}"
+        shards = {id: next(found) for id in self._divided}
+        attempts = {node: abs(int(self._troubles[node])) for node in self._nodes}
+        status = self._status or "running"
+        failing = any(text[0] == "-" for text in self._troubles.values())
+        if status == "running" and (failing or any(n > 1 for n in attempts.values())):
+            status = "recovering"
         return Figures(
-            status=pipeline_status(self._state, failing, attempts).status,
+            status=cast(Status, status),
             sealed=self._sealed,
             held=max(0, self._sealed - self._collected),
-            held_bytes=int(self._state.get("held", 0)) + sum(int(size or 0) for size in uncounted),
+            held_bytes=held,
             totals=self._totals,
             histograms=self._histograms,
             attempts=attempts,
             dead=int(self._dead),
-            destinations={id: self._destination(id, fronts, at) for id in self._registered},
-            at=at,
+            destinations={id: self._destination(of, fronts, shards.get(id, ())) for id, of in self._registered.items()},
+            at=self._at,
         )
 
-    def _destination(self, id: str, fronts: Mapping[int, Sequence[str | None]], at: float) -> DestinationFigures:
-        state, breaker = self._registered[id], self._hashes[id].get("breaker")
-        backlog = backlogs.pending(fronts, state.cursor, self._sealed) or self._one_by_one(state.cursor)
-        opened = fronts[state.cursor + 1][-1]
-        dead, parked = self._counts[id]
+    def _destination(
+        self, of: _Delivery, fronts: Mapping[int, Sequence[str | None]], shards: Sequence[str | None]
+    ) -> DestinationFigures:
+        backlog = backlogs.pending(fronts, of.cursor, self._sealed) or self._one_by_one(of.cursor)
+        opened = fronts[of.cursor + 1][-1] if of.cursor + 1 in fronts else None
         oldest = backlog.oldest_sealed_at
         return DestinationFigures(
-            state=state,
+            counters=of.counters,
+            confirmed=of.confirmed(shards),
             # A server whose clock went back would have none wait for as long.
-            backlog=replace(backlog, oldest_sealed_at=None if oldest is None else min(oldest, at)),
-            waiting=max(0.0, at - int(opened) / 1e6) if opened else 0.0,
-            open=breaker is not None and int(orjson.loads(breaker).get("opened", 0)) > 0,
-            dead=int(dead),
-            parked=int(parked),
+            backlog=backlog if oldest is None else replace(backlog, oldest_sealed_at=min(oldest, self._at)),
+            waiting=max(0.0, self._at - int(opened) / 1e6) if opened else 0.0,
+            stopped=of.status == "stopped",
+            open=of.breaker is not None and int(orjson.loads(of.breaker).get("opened", 0)) > 0,
+            dead=of.dead,
+            parked=of.parked,
         )
 
     def _one_by_one(self, cursor: int) -> Backlog:
         """Returns what an earlier version sealed beyond a cursor, which has no sums."""
         return backlogs.summed(Access(self._id, self._redis), cursor, self._sealed)
+
+
+def _delivery(said: Sequence[Any]) -> _Delivery:
+    (cursor, status, ranges, divided, breaker, *counters), dead, parked = said
+    counted = {name: int(n or 0) for name, n in zip(COUNTERS, counters)}
+    return _Delivery(int(cursor), status, ranges, divided, breaker, counted, int(dead), int(parked))

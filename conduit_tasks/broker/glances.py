@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from redis.exceptions import NoScriptError
-
 from conduit_tasks.broker import backlogs, scripts
 from conduit_tasks.broker.access import seconds, stored_error
 from conduit_tasks.broker.keys import Keys
@@ -64,7 +62,7 @@ def glances(redis: Client, pipelines: Sequence[Pipeline]) -> list[Glance]:
 
 
 def _glances(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Glance]:
-    found = _run(redis, [_call(p) for p in pipelines])
+    found = scripts.GLANCE.each(redis, map(_call, pipelines))
     wanted: dict[tuple[int, int], str] = {}
     for n, (pipeline, (_, *said)) in enumerate(zip(pipelines, found)):
         sealed = int(said[3])
@@ -84,30 +82,13 @@ def _glances(redis: Client, pipelines: Sequence[Pipeline]) -> Iterator[Glance]:
         yield _glance(pipeline, said, known, now)
 
 
-def _call(pipeline: Pipeline) -> list[Any]:
+def _call(pipeline: Pipeline) -> tuple[int, list[str | bytes]]:
     keys, ids = Keys(pipeline.id), [d.id for d in pipeline.destinations]
     sources = [s.id for s in pipeline.sources]
     each = [key for id in ids for key in (keys.destination(id), keys.dead(id))]
     each += [keys.lease(node) for node in nodes_of(sources, ids)]
     names = {"pipeline": keys.pipeline, "series": keys.series(""), "dead": keys.dead(""), "each": each}
-    count, words = scripts.GLANCE.words(names, {"destinations": len(ids)})
-    return [count, *words]
-
-
-def _run(redis: Client, calls: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    with reaching(redis):
-        for command_, script in (("EVALSHA", scripts.GLANCE.sha), ("EVAL", scripts.GLANCE.source)):
-            batch: Any = redis.pipeline(transaction=False)
-            for words in calls:
-                batch.execute_command(command_, script, *words)
-            answers = batch.execute(raise_on_error=False)
-            if any(isinstance(answer, NoScriptError) for answer in answers):
-                continue
-            for answer in answers:
-                if isinstance(answer, Exception):
-                    raise answer
-            return list(answers)
-    raise AssertionError("EVAL brings the script along")
+    return scripts.GLANCE.words(names, {"destinations": len(ids)})
 
 
 def _glance(

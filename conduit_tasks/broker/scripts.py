@@ -22,6 +22,7 @@ STOP = load("stop")
 STOPPED = load("stopped")
 START = load("start")
 GLANCE = load("glance")
+FIGURES = load("figures")
 # failures/
 RECOVER = load("recover")
 RECOVERED = load("recovered")

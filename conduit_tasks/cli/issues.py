@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,6 +31,8 @@ app = typer.Typer(
 )
 MOST = 50
 """Issues of all pipelines that are printed, unless another number is given."""
+EVERY = 0.2
+"""Seconds between two lines of progress."""
 
 
 class Order(StrEnum):
@@ -93,9 +97,11 @@ def _list_all(*, every: bool, order: Order, most: int, format: Format) -> None:
 
     loaded = load_folder(settings().path(settings().pipelines))
     redis = connect(settings())
+    pipelines = sorted(loaded.pipelines, key=lambda p: p.id)
     try:
         wanted = Wanted(None if every else "open", order=order.value)
-        found = everywhere(redis, sorted(loaded.pipelines, key=lambda p: p.id), wanted)
+        with _progress([each.id for each in pipelines]) as looking:
+            found = everywhere(redis, pipelines, wanted, looking=looking)
     finally:
         redis.close()
     shown = found.issues[:most]
@@ -115,6 +121,27 @@ def _list_all(*, every: bool, order: Order, most: int, format: Format) -> None:
         note("files with errors are left out: `conduit validate` says what is wrong")
     if found.open or found.unread:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(ids: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows in a terminal which pipeline is looked through; the line is gone afterwards."""
+    numbers = {id: number for number, id in enumerate(ids, 1)} if sys.stderr.isatty() else {}
+    shown = time.monotonic()
+    first = shown
+
+    def looking(id: str) -> None:
+        nonlocal shown
+        if numbers and (now := time.monotonic()) - shown > EVERY:
+            shown = now
+            text = f"looking through the dead letters of pipeline {numbers[id]:,} of {len(numbers):,}"
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield looking
+    finally:
+        if shown > first:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _row(i: Issue) -> tuple[Any, ...]:

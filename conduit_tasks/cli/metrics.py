@@ -13,7 +13,10 @@ import typer
 from conduit_tasks.cli.output import note
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from conduit_tasks.metrics.definitions import Sample
+    from conduit_tasks.topology import Pipeline
 
 
 def metrics(
@@ -33,19 +36,24 @@ def metrics(
     Exit 1 if the broker, or for a single export the collector, does not answer.
     """
     from conduit_tasks.airflow.api.overview import brokers
-    from conduit_tasks.metrics.definitions import STATE
-    from conduit_tasks.metrics.prometheus import exposition, serving
-    from conduit_tasks.operate.metrics import samples
+    from conduit_tasks.metrics.prometheus import serving
+    from conduit_tasks.operate.metrics import exposed, samples
     from conduit_tasks.pipeline.load import load_folder
     from conduit_tasks.settings import settings
 
     with brokers() as broker_of:
 
+        def pipelines() -> Sequence[Pipeline]:
+            return load_folder(settings().path(settings().pipelines)).pipelines
+
         def read() -> list[Sample]:
-            return samples(load_folder(settings().path(settings().pipelines)).pipelines, broker_of)
+            return samples(pipelines(), broker_of)
+
+        def text() -> bytes:
+            return exposed(pipelines(), broker_of)
 
         if not (serve or otlp or otlp_every):
-            sys.stdout.write(exposition(STATE, read).decode())
+            sys.stdout.write(text().decode())
             return
         from conduit_tasks.logs import configure
         from conduit_tasks.metrics.otlp import Exporter
@@ -56,7 +64,7 @@ def metrics(
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
-        with serving(STATE, read, serve, host) if serve else nullcontext():
+        with serving(text, serve, host) if serve else nullcontext():
             if serve:
                 note(f"metrics on http://{host}:{serve}/metrics")
             if otlp_every:

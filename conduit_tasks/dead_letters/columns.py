@@ -99,6 +99,8 @@ class Columns:
     _look: Look | None = None
     bytes: int = 0
     """Bytes that it holds."""
+    counted: int = 0
+    """As many of them are in the sum of all."""
 
     def look(self) -> Look:
         """Returns the letters as they are now."""
@@ -160,28 +162,34 @@ class Columns:
 
 
 _kept: OrderedDict[tuple[str, str], Columns] = OrderedDict()
-_total = (0, 0)
-"""How many are kept, and their bytes."""
+_total = 0
+"""Bytes of those that are kept, as far as they are `counted`."""
 _lock = threading.Lock()
 
 
 def look(root: str, pipeline: str) -> Look:
     """Returns the letters of a pipeline as they are now, for those who ask again and again."""
     global _total  # noqa: PLW0603 - what belongs to `_kept`
+    key = (root, pipeline)
     with _lock:
-        if (columns := _kept.get((root, pipeline))) is None:
-            columns = _kept[root, pipeline] = Columns(root, pipeline)
-        _kept.move_to_end((root, pipeline))
-    before = columns.bytes
+        if (columns := _kept.get(key)) is None:
+            columns = _kept[key] = Columns(root, pipeline)
+        _kept.move_to_end(key)
     found = columns.look()
     with _lock:
         # Not added up at each look: of a thousand pipelines that are asked for together, each would add up all.
-        if columns.bytes != before or len(_kept) != _total[0]:
-            _total = len(_kept), sum(each.bytes for each in _kept.values())
-        while len(_kept) > 1 and _total[1] > MOST:
-            _kept.popitem(last=False)
-            _total = len(_kept), sum(each.bytes for each in _kept.values())
+        if columns.bytes != columns.counted and _kept.get(key) is columns:
+            _total += columns.bytes - columns.counted
+            columns.counted = columns.bytes
+        while len(_kept) > 1 and _total > MOST:
+            _total -= _kept.popitem(last=False)[1].counted
     return found
+
+
+def is_known(root: str, pipeline: str) -> bool:
+    """Returns whether the letters of a pipeline were looked at and are held: then `look` reads only what is new."""
+    with _lock:
+        return (root, pipeline) in _kept
 
 
 def fields(table: pa.Table) -> pa.Array:

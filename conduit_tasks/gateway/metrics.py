@@ -33,9 +33,9 @@ def told(gateway: Gateway, port: int, otlp_every: float) -> Iterator[None]:
 
     with ExitStack() as stack:
         if port:
-            from conduit_tasks.metrics.prometheus import serving
+            from conduit_tasks.metrics.prometheus import exposition, serving
 
-            stack.enter_context(serving(GATEWAY, read, port))
+            stack.enter_context(serving(lambda: exposition(GATEWAY, read), port))
         if otlp_every:
             from conduit_tasks.metrics.otlp import Exporter
 

@@ -77,14 +77,15 @@ def _number(value: float) -> str:
 
 
 @contextmanager
-def serving(metrics: Sequence[Metric], read: Read, port: int, host: str = "127.0.0.1") -> Iterator[None]:
-    """Answers scrapes on this port for the block. Raises OSError if the port is taken."""
+def serving(text: Callable[[], bytes], port: int, host: str = "127.0.0.1") -> Iterator[None]:
+    """Answers scrapes on this port with the text (`exposition`), made for each, for the block. Raises OSError if the
+    port is taken."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = PATIENCE
 
         def do_GET(self) -> None:
-            body = exposition(metrics, read)
+            body = text()
             self.send_response(200)
             self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
             if "gzip" in self.headers.get("Accept-Encoding", ""):

@@ -1,17 +1,20 @@
 """Issues of many pipelines together: the newest ones, or those with the most failures.
 
 Redis says in a few round trips which pipelines have any. Only their dead letters are looked at, and of those only what
-was not looked at before (`dead_letters.columns`).
+was not looked at before (`dead_letters.columns`). The first look of a process at a pipeline takes some milliseconds: a
+look may be given a time, after which it says how many pipelines are left. The next one goes on.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from conduit_tasks.dead_letters.columns import look
+from conduit_tasks.dead_letters.columns import is_known, look
 from conduit_tasks.dead_letters.issues import Issue, State, as_json, decided
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.operate.issues import task_issue
@@ -30,6 +33,8 @@ MOST = 2_000
 """Issues that are kept of all; the others are counted."""
 PORTION = 200
 """Pipelines whose failed tasks are held at a time."""
+LEAST = 10
+"""Pipelines that are looked at for the first time even if the time is over: there is an end."""
 UNREAD = 20
 """Pipelines that are named at most as such whose dead letters cannot be read."""
 
@@ -71,7 +76,8 @@ class Wanted:
 class Everywhere:
     """Issues of many pipelines. `issues`: the first ones, at most `MOST`; `total`: how many there are; `open`: how many
     of any kind and name are open; `pipelines`: how many pipelines have open ones; `withheld`: pipelines with failures
-    that are not for whoever asks; `unread`: pipeline → why its dead letters could not be read."""
+    that are not for whoever asks; `unread`: pipeline → why its dead letters could not be read; `pending`: pipelines
+    whose dead letters are left for a later look."""
 
     issues: list[Of] = field(default_factory=list)
     total: int = 0
@@ -79,17 +85,51 @@ class Everywhere:
     pipelines: int = 0
     withheld: int = 0
     unread: dict[str, str] = field(default_factory=dict)
+    pending: int = 0
+
+
+class _Time:
+    """Time for pipelines that are looked at for the first time. `seconds`: None: there is no end."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = inf if seconds is None else time.monotonic() + seconds
+        self._least = LEAST
+
+    def takes(self) -> bool:
+        """Returns whether one more is looked at."""
+        if time.monotonic() < self._until:
+            return True
+        self._least -= 1
+        return self._least >= 0
 
 
 def everywhere(
-    redis: Client, pipelines: Sequence[Pipeline], wanted: Wanted, may: Callable[[str], bool] = lambda _: True
+    redis: Client,
+    pipelines: Sequence[Pipeline],
+    wanted: Wanted,
+    may: Callable[[str], bool] = lambda _: True,
+    *,
+    within: float | None = None,
+    looking: Callable[[str], None] = lambda _: None,
 ) -> Everywhere:
     """Returns the issues of these pipelines. `may`: whether those of a pipeline are for whoever asks; it is asked only
-    about pipelines that have some. Raises BrokerUnavailable."""
-    out, root = Everywhere(), settings().path(settings().dead_letters)
+    about pipelines that have some. `within`: seconds after which only a few more pipelines are looked at whose dead
+    letters this process does not hold; the others are `pending`. `looking`: is told of each pipeline before its dead
+    letters are looked at. Raises BrokerUnavailable."""
+    out, root, left = Everywhere(), settings().path(settings().dead_letters), _Time(within)
+
+    def letters(pipeline: str, has: Failures) -> list[Issue]:
+        if not has.letters:
+            return []
+        if not is_known(root, pipeline) and not left.takes():
+            out.pending += 1
+            return []
+        looking(pipeline)
+        return _letters(root, pipeline, out)
+
     for some in portions(pipelines, PORTION):
         found: list[Of] = []
-        for pipeline, issues in _portion(redis, some, root, may, out):
+        for pipeline, issues in _portion(redis, some, letters, may, out):
             count = sum(issue.state == "open" for issue in issues)
             out.open += count
             out.pipelines += count > 0
@@ -100,7 +140,11 @@ def everywhere(
 
 
 def _portion(
-    redis: Client, pipelines: Sequence[Pipeline], root: str, may: Callable[[str], bool], out: Everywhere
+    redis: Client,
+    pipelines: Sequence[Pipeline],
+    letters_of: Callable[[str, Failures], list[Issue]],
+    may: Callable[[str], bool],
+    out: Everywhere,
 ) -> Iterator[tuple[str, list[Issue]]]:
     """Yields the issues of each pipeline that has some; what is not shown is noted in `out`."""
     from conduit_tasks.broker.failures_of_all import decisions, failures
@@ -109,16 +153,14 @@ def _portion(
     has = {pipeline.id: each for pipeline, each in zip(pipelines, seen) if each}
     allowed = {id: each for id, each in has.items() if may(id)}
     out.withheld += len(has) - len(allowed)
-    letters = {id: _letters(root, id, each, out) for id, each in allowed.items()}
+    letters = {id: letters_of(id, each) for id, each in allowed.items()}
     ids = {id: [*each.failing, *(issue.id for issue in letters[id])] for id, each in allowed.items()}
     said = decisions(redis, ids)
     for id, each in allowed.items():
         yield id, _decided(id, letters[id], each, said, now)
 
 
-def _letters(root: str, pipeline: str, has: Failures, out: Everywhere) -> list[Issue]:
-    if not has.letters:
-        return []
+def _letters(root: str, pipeline: str, out: Everywhere) -> list[Issue]:
     try:
         return look(root, pipeline).causes
     except ConduitError as error:

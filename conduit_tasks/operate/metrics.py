@@ -6,13 +6,14 @@ count a retry of a task twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.figures import figures
 from conduit_tasks.errors import BrokerUnavailable
-from conduit_tasks.metrics.definitions import Sample, sample
+from conduit_tasks.metrics.definitions import STATE, Sample, sample
 from conduit_tasks.metrics.histogram import LATENCY, Histogram
+from conduit_tasks.metrics.prometheus import exposition
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
@@ -23,21 +24,33 @@ OUTCOMES = ("delivered", "filtered", "nacked", "completed", "parked")
 STATUSES = ("running", "recovering", "stopping", "stopped", "degraded")
 
 
-def samples(pipelines: Iterable[Pipeline], broker_of: Callable[[str], Broker]) -> list[Sample]:
+def samples(pipelines: Sequence[Pipeline], broker_of: Callable[[str], Broker]) -> list[Sample]:
     """Reads the figures of these pipelines. `broker_of`: returns the broker of one; all are in the same Redis. A
     pipeline that never ran has no figures yet. If the broker does not answer, that is the only figure."""
-    found: list[Sample] = [sample("broker_up", 1)]
-    if not (all_ := list(pipelines)):
-        return found
     try:
-        access = broker_of(all_[0].id).access
-        if used := access.used():
-            found.append(sample("broker_memory_ratio", used))
-        for pipeline, of in zip(all_, figures(access.redis, all_)):
-            found.extend(_pipeline(pipeline, of))
+        return [*_samples(pipelines, broker_of)]
     except BrokerUnavailable:
         return [sample("broker_up", 0)]
-    return found
+
+
+def exposed(pipelines: Sequence[Pipeline], broker_of: Callable[[str], Broker]) -> bytes:
+    """Returns the same in Prometheus' text format. No figure is held longer than its text is made: with the figures of
+    1,000 pipelines at once Python's cycle collector would take a third of the time."""
+    try:
+        return exposition(STATE, lambda: _samples(pipelines, broker_of))
+    except BrokerUnavailable:
+        return exposition(STATE, lambda: [sample("broker_up", 0)])
+
+
+def _samples(pipelines: Sequence[Pipeline], broker_of: Callable[[str], Broker]) -> Iterator[Sample]:
+    yield sample("broker_up", 1)
+    if not pipelines:
+        return
+    access = broker_of(pipelines[0].id).access
+    if used := access.used():
+        yield sample("broker_memory_ratio", used)
+    for pipeline, of in zip(pipelines, figures(access.redis, pipelines)):
+        yield from _pipeline(pipeline, of)
 
 
 def _pipeline(pipeline: Pipeline, of: Figures) -> Iterator[Sample]:
@@ -69,19 +82,19 @@ def _pipeline(pipeline: Pipeline, of: Figures) -> Iterator[Sample]:
 def _destination(
     destination: Destination, figures: DestinationFigures, of: tuple[str, str], now: float, latency: Histogram | None
 ) -> Iterator[Sample]:
-    state, backlog = figures.state, figures.backlog
-    yield sample("destination_matched", state.counters["matched"], *of)
+    counters, backlog = figures.counters, figures.backlog
+    yield sample("destination_matched", counters["matched"], *of)
     for outcome in OUTCOMES:
-        yield sample("destination_records", state.counters[outcome], *of, outcome)
-    yield sample("destination_retries", state.counters["retried"], *of)
-    yield sample("destination_redelivered", state.counters["redelivered"] + state.counters["redriven"], *of)
-    yield sample("destination_lag_records", max(0, backlog.records - state.confirmed_records), *of)
+        yield sample("destination_records", counters[outcome], *of, outcome)
+    yield sample("destination_retries", counters["retried"], *of)
+    yield sample("destination_redelivered", counters["redelivered"] + counters["redriven"], *of)
+    yield sample("destination_lag_records", max(0, backlog.records - figures.confirmed), *of)
     yield sample("destination_lag_bytes", backlog.bytes, *of)
     yield sample("destination_lag_seconds", backlog.age(now), *of)
     yield sample("destination_waiting_seconds", figures.waiting, *of)
     if destination.deadline is not None:
         yield sample("destination_deadline_seconds", destination.deadline, *of)
-    yield sample("destination_stopped", state.status == "stopped", *of)
+    yield sample("destination_stopped", figures.stopped, *of)
     if destination.delivery.breaker is not None:
         yield sample("destination_breaker_open", figures.open, *of)
     yield sample("dead_letters", figures.dead, *of)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -110,19 +110,32 @@ class Script:
         self, client: Client, command: Sequence[Any], keys: Mapping[str, str | Sequence[str]], **args: Any
     ) -> tuple[list[Any], Any]:
         """Runs the script, and then `command` on the same connection; returns both answers."""
-        count, flat = self.words(keys, args)
+        answer, after = self.each(client, [self.words(keys, args)], [command])
+        return list(answer), after
+
+    def each(
+        self, client: Client, calls: Iterable[tuple[int, Sequence[str | bytes]]], beside: Sequence[Sequence[Any]] = ()
+    ) -> list[Any]:
+        """Runs the script for each of `calls` (see `words`), and then the commands `beside`, in one round trip; returns
+        all answers in order. If the server does not know the script yet, everything is sent again.
+
+        Raises BrokerUnavailable.
+        """
+        calls = list(calls)
         with reaching(client):
-            for words in (("EVALSHA", self.sha), ("EVAL", self.source)):
-                both: Any = client.pipeline(transaction=False)
-                both.execute_command(*words, count, *flat)
-                both.execute_command(*command)
-                answer, after = both.execute(raise_on_error=False)
-                if isinstance(answer, NoScriptError):
+            for command, script in (("EVALSHA", self.sha), ("EVAL", self.source)):
+                batch: Any = client.pipeline(transaction=False)
+                for count, words in calls:
+                    batch.execute_command(command, script, count, *words)
+                for of in beside:
+                    batch.execute_command(*of)
+                answers: list[Any] = batch.execute(raise_on_error=False)
+                if any(isinstance(answer, NoScriptError) for answer in answers):
                     continue
-                for said in (answer, after):
-                    if isinstance(said, Exception):
-                        raise said
-                return list(answer), after
+                for answer in answers:
+                    if isinstance(answer, Exception):
+                        raise answer
+                return answers
         raise AssertionError("EVAL brings the script along")
 
     def words(self, keys: Mapping[str, str | Sequence[str]], args: Mapping[str, Any]) -> tuple[int, list[str | bytes]]:

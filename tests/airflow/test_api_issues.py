@@ -131,6 +131,23 @@ def test_they_are_of_the_pipelines_that_this_user_may_see_and_whose_logs_they_ma
     assert (of_all(api)["items"], of_all(api)["withheld"]) == ([], 3)
 
 
+def test_an_answer_says_how_many_pipelines_are_still_to_be_looked_through(
+    api: Any, failing: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.airflow.api import issues
+    from conduit_tasks.dead_letters import columns
+    from conduit_tasks.operate import all_issues
+    from tests.operate.test_all_issues import dead, letter
+
+    columns._kept.clear()
+    before = of_all(api)["total"]
+    for id in ("p1", "p2"):
+        dead(id, letter(id, 1), destination="out")
+    monkeypatch.setattr(issues, "WITHIN", 0.0)
+    monkeypatch.setattr(all_issues, "LEAST", 1)
+    assert [(of["pending"], of["total"] - before) for of in (of_all(api) for _ in range(3))] == [(1, 1), (0, 2), (0, 2)]
+
+
 def test_no_more_than_can_be_paged_are_counted_as_pages(
     api: Any, failing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.airflow.api import issues as api
+from conduit_tasks.dead_letters import columns
+from conduit_tasks.operate import all_issues
 from conduit_tasks.operate.issues import note_failure
 from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, site
 from tests.airflow.test_pages import picture
 from tests.browser import browser, tab_of
 from tests.micro_batch.harness import write_pipeline
+from tests.operate.test_all_issues import dead, letter
 
 __all__ = ["airflow", "browser", "site"]
 
@@ -47,6 +51,43 @@ def test_the_issues_of_a_thousand_pipelines_are_a_click_away(
     site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.run(_look(site, browser))
+
+
+def test_issues_of_dead_letters_come_as_they_are_found(
+    site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given 40 pipelines with dead letters, as after a restart, of which an answer looks at two
+    columns._kept.clear()
+    monkeypatch.setattr(api, "WITHIN", 0.0)
+    monkeypatch.setattr(all_issues, "LEAST", 2)
+    for id in IDS[901:941]:
+        dead(id, letter(id, 1))
+    asyncio.run(_come(site, browser))
+
+
+async def _come(site: str, browser: str) -> None:
+    rows = "document.querySelectorAll('a[id^=i-]').length"
+    missing = "[...document.querySelectorAll('.missing')].map((p) => p.textContent).join()"
+    summary = "document.querySelector('#summary').textContent"
+    async with tab_of(browser, "none", site) as tab:
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#//issues?state=open&kind=dead+letters")
+        await tab.until(f"{missing}.includes('more pipelines are being looked through')")
+        some = await tab.js(f"[{rows}, {summary}, {missing}]")
+        assert 0 < some[0] < 40
+        assert some[1].endswith(" so far")
+        left = 40 - some[0]
+        assert f"The dead letters of {left} more pipeline" in some[2]
+        await picture(tab, "all-issues-coming")
+        # Then they come one after the other, without anybody asking, and soon
+        await tab.until(f"{rows} === 40 && !{missing}.includes('looked through')")
+        assert await tab.js(summary) == "139 open issues in 135 pipelines"
+        waits = await tab.js(
+            "performance.getEntriesByType('resource').filter((e) => e.name.includes('/v1/issues'))"
+            ".map((e, n, all) => n ? e.startTime - all[n - 1].responseEnd : 0)"
+        )
+        assert len(waits) >= 20
+        assert sorted(waits)[len(waits) // 2] < 2_000, "the page asks each three seconds if nothing is left"
+        assert tab.errors == []
 
 
 async def _look(site: str, browser: str) -> None:

@@ -12,14 +12,22 @@ from redis.client import Pipeline as Batch
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.figures import Figures, figures
 from conduit_tasks.topology import Breaker, Recovery
-from tests.broker.conftest import DESTINATIONS, Feed, letter, make_broker
+from tests.broker.conftest import DESTINATIONS, SOURCES, Feed, letter, make_broker
 from tests.broker.test_acks import acked
+from tests.broker.test_shards import divide, end, tell
 from tests.conftest import RedisServer
 
 
+def pipeline(id: str, destinations: Sequence[str] = DESTINATIONS) -> Any:
+    return SimpleNamespace(
+        id=id,
+        sources=[SimpleNamespace(id=s) for s in SOURCES],
+        destinations=[SimpleNamespace(id=d) for d in destinations],
+    )
+
+
 def of(broker: Broker, destinations: Sequence[str] = DESTINATIONS) -> Figures:
-    pipeline: Any = SimpleNamespace(id=broker.pipeline, destinations=[SimpleNamespace(id=d) for d in destinations])
-    (found,) = figures(broker.redis, [pipeline])
+    (found,) = figures(broker.redis, [pipeline(broker.pipeline, destinations)])
     return found
 
 
@@ -52,7 +60,9 @@ def test_they_are_those_that_the_parts_return(feed: Feed) -> None:
     assert found.histograms == broker.micro_batches.histograms()
     assert set(found.destinations) == set(DESTINATIONS)
     for id, each in found.destinations.items():
-        assert each.state == broker.deliveries.get(id)
+        state = broker.deliveries.get(id)
+        assert (each.counters, each.confirmed) == (state.counters, state.confirmed_records)
+        assert each.stopped == (state.status == "stopped")
         assert each.backlog == broker.deliveries.backlog([id])
         assert each.waiting == pytest.approx(broker.deliveries.waiting_for(id), abs=1)
         assert each.dead == broker.dead_letters.count(id)
@@ -71,6 +81,26 @@ def test_a_pipeline_that_never_ran_has_no_figures(redis_server: RedisServer) -> 
     found = of(broker)
     assert (found.status, found.sealed, found.held_bytes, found.destinations) == ("running", 0, 0, {})
     broker.close()
+
+
+def test_a_divided_micro_batch_and_what_has_left_the_file_are_read_beside(feed: Feed) -> None:
+    # Given x, whose micro-batch is divided and one shard of which is whole, and y, which has left the file and fails
+    broker = feed.broker
+    m = feed.sealed()
+    divide(feed, m)
+    tell(feed, m, 0, "0-3")
+    end(feed, m, 0, 4)
+    tell(feed, m, 1, "0-1")
+    broker.failures.note("destinations.y", "1", "it is away", "OSError", Recovery())
+    found = of(broker, ["x"])
+    # Then
+    assert found.destinations["x"].confirmed == broker.deliveries.get("x").confirmed_records == 6
+    assert found.attempts == broker.lifecycle.attempts()
+    assert "destinations.y" in found.attempts
+    assert found.status == broker.lifecycle.status().status == "recovering"
+    # Stopped alone
+    broker.lifecycle.halt_destination("x")
+    assert of(broker).destinations["x"].stopped
 
 
 @pytest.mark.usefixtures("twice")
@@ -153,13 +183,12 @@ def test_a_hundred_pipelines_are_read_in_a_few_round_trips(redis_server: RedisSe
     brokers = [make_broker(redis_server, f"p{n}") for n in range(100)]
     for broker in brokers[:20]:
         Feed(broker).sealed()
-    pipelines: Any = [
-        SimpleNamespace(id=b.pipeline, destinations=[SimpleNamespace(id=d) for d in DESTINATIONS]) for b in brokers
-    ]
     sent.clear()
-    found = list(figures(brokers[0].redis, pipelines))
+    found = list(figures(brokers[0].redis, [pipeline(b.pipeline) for b in brokers]))
     assert [f.sealed for f in found] == [1] * 20 + [0] * 80
-    assert len(sent) <= 4
+    assert len(sent) <= 3
+    # A call of the script and four hashes and sets of each, and the micro-batches of those that are behind
+    assert sum(sent) <= 5 * 100 + 20 * 3
     assert max(sent) <= 1_000, "no other client waits for a large portion"
     for broker in brokers:
         broker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conduit_tasks.broker.issues import Decision
+from conduit_tasks.cli import issues as command
 from conduit_tasks.cli.main import app
 from conduit_tasks.dead_letters.issues import issue_of, issues, shape, state
 from conduit_tasks.errors import ConfigError
@@ -33,6 +35,20 @@ def listed(*options: str, code: int = 1) -> list[dict[str, Any]]:
     said = call("issues", "list", "p", "--format", "json", *options, code=code).stdout
     found: list[dict[str, Any]] = json.loads(said)
     return found
+
+
+def test_a_long_look_at_all_pipelines_shows_in_a_terminal_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        for every in (0.0, 60.0):
+            monkeypatch.setattr(command, "EVERY", every)
+            with command._progress([f"p{n}" for n in range(1_200)]) as looking:
+                looking("p1099")
+            told = capsys.readouterr().err
+            text = "\rlooking through the dead letters of pipeline 1,100 of 1,200\x1b[K\r\x1b[K"
+            assert told == (text if terminal and not every else "")
 
 
 def test_letters_whose_messages_differ_in_numbers_are_one_issue(place: Place) -> None:

@@ -57,7 +57,7 @@ def test_it_is_what_the_library_writes() -> None:
 @pytest.mark.parametrize("encoding", ["identity", "gzip, deflate"])
 def test_it_is_served_as_prometheus_asks_for_it(encoding: str) -> None:
     read = [sample("gateway_ready", 1)]
-    with serving(GATEWAY, lambda: read, port := free_port()):
+    with serving(lambda: exposition(GATEWAY, lambda: read), port := free_port()):
         request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": encoding})
         with urllib.request.urlopen(request, timeout=20) as answer:
             body, headers = answer.read(), answer.headers

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -81,9 +83,7 @@ def test_lag_outcomes_and_the_spool_are_those_of_the_broker(ran: Path) -> None:
 
 def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from conduit_tasks.errors import BrokerUnavailable
-    from conduit_tasks.metrics.definitions import STATE
-    from conduit_tasks.metrics.prometheus import exposition
-    from conduit_tasks.operate.metrics import samples
+    from conduit_tasks.operate import metrics
 
     pipelines = load_folder(ran / "include" / "pipelines").pipelines
     with brokers() as broker_of:
@@ -91,10 +91,20 @@ def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.Mo
         def away(id: str) -> object:
             raise BrokerUnavailable("gone")
 
-        text = exposition(STATE, lambda: samples(pipelines, away))  # type: ignore[arg-type]
+        def gone(*given: Any) -> Iterator[Any]:
+            yield next(read(*given))
+            raise BrokerUnavailable("gone")
+
+        text = metrics.exposed(pipelines, away)  # type: ignore[arg-type]
         assert figures(text.decode()) == {("conduit_broker_up", ()): 0}
-        text = exposition(STATE, lambda: samples(pipelines, broker_of))
+        text = metrics.exposed(pipelines, broker_of)
         assert figures(text.decode())["conduit_broker_up", ()] == 1
+        # Nothing that was read before it went is told
+        read = metrics.figures
+        monkeypatch.setattr(metrics, "figures", gone)
+        text = metrics.exposed(pipelines, broker_of)
+        assert figures(text.decode()) == {("conduit_broker_up", ()): 0}
+        assert [each.value for each in metrics.samples(pipelines, broker_of)] == [0]
 
 
 def test_the_command_prints_them_and_serves_them(ran: Path) -> None:

@@ -160,6 +160,34 @@ def test_letters_that_cannot_be_read_are_said_and_the_others_are_shown() -> None
     assert "is no file of dead letters" in some.unread["a"]
 
 
+def test_a_look_that_is_given_a_time_says_how_much_is_left_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given pipelines with letters and failed tasks, of which two are looked at for the first time when the time is over
+    monkeypatch.setattr(all_issues, "LEAST", 2)
+    ids = [f"p{n}" for n in range(5)]
+    for id in ids:
+        dead(id, letter(id, 1))
+        fails(id)
+    told: list[str] = []
+
+    def look(within: float | None) -> Everywhere:
+        redis = open_broker("").redis
+        return everywhere(redis, [pipeline(id) for id in ids], Wanted(), within=within, looking=told.append)
+
+    # Then each look has what is known, and some more
+    looks = [look(0.0) for _ in range(4)]
+    assert [(each.pending, each.total) for each in looks] == [(3, 7), (1, 9), (0, 10), (0, 10)]
+    assert told == ["p0", "p1", *ids[:4], *ids, *ids]
+    # One that has time, or takes it, is whole at once
+    for within in (60.0, None):
+        columns._kept.clear()
+        assert look(within) == looks[-1]
+    # What is new of a pipeline that is known is there at once
+    dead("p0", letter("p0", 2))
+    assert "p0 destinations.web 2" in said(look(0.0))
+
+
 def test_no_more_are_kept_than_is_said_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_issues, "MOST", 3)
     monkeypatch.setattr(all_issues, "PORTION", 2)

@@ -24,6 +24,8 @@ router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/issues", tags=["dead lett
 
 of_all = APIRouter(prefix="/v1/issues", tags=["dead letters"])
 
+WITHIN = 0.5
+"""Seconds of an answer for pipelines whose dead letters were not looked at before."""
 ID = r"^[0-9a-f]{12}$"
 IssueId = Annotated[str, Path(pattern=ID, description="The issue's id, as in the list.")]
 IssueState = Literal["open", "acknowledged", "muted", "resolved"]
@@ -65,13 +67,15 @@ def list_all_issues(  # noqa: PLR0917 - its filters
     """Lists the issues of all pipelines that this user may see, each with its `pipeline`: open ones first, then the
     newest, or those with the most failures. The first 2,000 are paged; `beyond`: how many more there are. `open`: how
     many are open of any kind and name, in how many `pipelines`; `withheld`: pipelines with failures whose tasks' logs
-    this user may not read; `unread`: pipeline → why its dead letters could not be read."""
+    this user may not read; `unread`: pipeline → why its dead letters could not be read. `pending`: pipelines whose dead
+    letters are still to be looked through, as after a restart: their issues are not counted. Ask again until it is
+    0."""
     seen = visible(user)
     mine = [p for p in pipelines() if dag_id(p.id) in seen]
     with brokers() as broker_of:
-        found = everywhere(broker_of("").redis, mine, Wanted(state, kind, q, order), may)
+        found = everywhere(broker_of("").redis, mine, Wanted(state, kind, q, order), may, within=WITHIN)
     shown = page([each.as_json() for each in found.issues[offset:][:limit]], min(found.total, MOST), offset, limit)
-    more = {name: getattr(found, name) for name in ("open", "pipelines", "withheld", "unread")}
+    more = {name: getattr(found, name) for name in ("open", "pipelines", "withheld", "unread", "pending")}
     return {**shown, "beyond": max(0, found.total - MOST), **more}
 
 

@@ -45,12 +45,10 @@ def brokers() -> Iterator[Any]:
 
 def exposed(pipelines: Sequence[Pipeline]) -> bytes:
     """Returns the pipelines' metrics in Prometheus' text format."""
-    from conduit_tasks.metrics.definitions import STATE
-    from conduit_tasks.metrics.prometheus import exposition
-    from conduit_tasks.operate.metrics import samples
+    from conduit_tasks.operate import metrics
 
     with brokers() as broker_of:
-        return exposition(STATE, lambda: samples(pipelines, broker_of))
+        return metrics.exposed(pipelines, broker_of)
 
 
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:

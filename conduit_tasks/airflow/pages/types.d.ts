@@ -101,7 +101,7 @@ interface Issue {
 
 /** The issues of all pipelines that somebody may see; `beyond`: more than can be paged; `unread`: pipeline → why. */
 interface AllIssues extends Page<Issue & { pipeline: string }> {
-  beyond: number; open: number; pipelines: number; withheld: number; unread: Record<string, string>;
+  beyond: number; open: number; pipelines: number; withheld: number; unread: Record<string, string>; pending: number;
 }
 
 /** A redrive that was asked for here. `query`: its filters; `until`: its letters are older; `since`: when it was asked for; `stuck`: letters that cannot go. */
