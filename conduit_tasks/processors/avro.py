@@ -1,7 +1,7 @@
 """`avro.decode`, `avro.encode`: structured data to Avro and back, in Confluent's wire format.
 
 The format is a zero byte, the schema's id in four bytes (big-endian), the data. Schemas come from a registry
-(`processors.schema_registry`) and are kept as long as the chain lives. A registry that cannot be reached stops the
+(`processors.registry_client`) and are kept as long as the chain lives. A registry that cannot be reached stops the
 task and nacks nothing. Data that would be larger or deeper than a record may be is not decoded (`schemas.bound`).
 """
 
