@@ -118,7 +118,8 @@ async def _charts(site: str, browser: str) -> None:
         await tab.until("document.querySelector('#zoom-all').disabled")
         # And Enter says what ran then
         await tab.key("Enter", 13, "\r")
-        await tab.until("document.querySelector('#moment a[href*=until]')")
+        await tab.until("document.querySelector('#moment-batches[href*=until]')")
+        assert "start_date_lte" in await tab.js("document.querySelector('#moment-runs').href")
         # And the figures are a table, too
         await tab.js("document.querySelector('#t-lag summary').click()")
         await tab.until("document.querySelectorAll('#t-lag tbody tr').length > 20")

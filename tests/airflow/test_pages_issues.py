@@ -6,6 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -144,6 +145,15 @@ async def _task_issue(site: str, browser: str, issue: str) -> None:
         assert await tab.js(f"document.querySelector('{issue} a').getAttribute('href')") == (
             "/dags/p/runs/manual__1%2B2/tasks/sources.in?try_number=2"
         )
+        # And to the runs that were under way while it was seen
+        first, last = (
+            broker_of("p").issues.failing()[issue.removeprefix("#i-")].__dict__[n] for n in ("first", "last")
+        )
+        runs = await tab.js(f"document.querySelector('#then-{issue.removeprefix('#i-')}-runs').href")
+        then = {name: datetime.fromisoformat(said) for name, [said] in parse_qs(urlsplit(runs).query).items()}
+        assert urlsplit(runs).path == "/dags/p/runs"
+        assert abs(then["end_date_gte"].timestamp() - first) < 0.01
+        assert abs(then["start_date_lte"].timestamp() - last - 1) < 0.01
         buttons = f"[...document.querySelectorAll('{issue} button')].map((one) => one.textContent).join()"
         assert await tab.js(buttons) == "Acknowledge,Mute,Resolve", "there is nothing to send again"
         broker_of("p").issues.succeeded("sources.in")
@@ -178,6 +188,8 @@ async def _records(site: str, tab: Tab) -> None:
     assert "runs again here" in await tab.js("document.querySelector('.stage').textContent")
     assert await tab.js("document.querySelectorAll('details.fold').length") == 0
     assert "nacked" in await tab.js("document.querySelector('#page').innerText")
+    await tab.size(1280, 640)
+    await tab.picture("records")
     await picture(tab, "records-processor")
     await tab.size(400, 900)
     assert await tab.js("document.documentElement.scrollWidth <= 400")
