@@ -29,7 +29,7 @@ def first_groups(store: DeadLetterStore, groups: Sequence[Rows], most: int) -> i
     about CONDUIT_BATCH_BYTES bytes."""
     some, limit, size = groups[:most], settings().batch_bytes, 0
     # As text; a record as it is stored is no longer.
-    sizes = iter(store.sizes([row for group in some for row in group]))
+    sizes: Iterator[int] = iter(store.sizes([row for group in some for row in group]))
     for n, group in enumerate(some):
         size += sum(next(sizes) for _ in group)
         if n and size > limit:

@@ -158,7 +158,7 @@ class DeadLetterStore:
                 found |= {(path, row_key(each)): each for each in mine.to_pylist()}
             yield {**row, **found.pop((path, key))}
 
-    def sizes(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    def sizes(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[int]:
         """Returns the bytes of the records of these rows, as text; the records are not held."""
         wanted: dict[str, list[str]] = {}
         for row in rows:

@@ -39,7 +39,7 @@ VIEWS = {
     "#/p": "document.querySelectorAll('.chart .u-legend').length === 6",
     "#/p?range=1209600": "document.querySelectorAll('.chart .u-legend').length === 6",
     "#/p/micro-batches": "document.querySelector('tbody td.number')",
-    "#/p/issues": "document.querySelectorAll('article.issue').length > 5",
+    "#/p/issues": "document.querySelectorAll('article.issue').length === 5",
     "#/p/dead-letters": "document.querySelectorAll('tbody tr').length === 50",
     "#/p/dead-letters?error_class=http+422&offset=20000": "document.querySelectorAll('tbody tr').length === 50",
     "#/p/dead-letter/web/0/1050/49500/0": "document.querySelector('#try-it')",
@@ -51,7 +51,7 @@ VIEWS = {
     "#/p/record/RECORD": "document.querySelector('.waterfall')",
 }
 """Address of a view → what is there once it has all that it shows."""
-STILL = ("records", "try", "replay", "record")
+STILL = ("records", "try")
 """Views that are not drawn again by themselves."""
 WATCH = """
 window.shift = 0, window.drawn = 0;
@@ -172,10 +172,10 @@ async def _views(site: str, browser: str) -> None:
             # Then it is drawn again, or goes on by itself, and nothing moves
             await tab.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             await tab.js("window.shift = 0, window.drawn = 0")
-            still = view.rpartition("/")[2].partition("?")[0] in STILL or "/record/" in view
-            if view.startswith("#/p") and view.count("/") == 1:
+            _, id, *name = view.partition("?")[0].split("/")
+            if id and not name:
                 await tab.js("new Promise((done) => setTimeout(done, 2500))")
-            elif not still and "/dead-letter/" not in view:
+            elif not {*STILL} & {*name}:
                 await tab.until("window.drawn", 60)
                 await tab.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             shifts[view] = round(await tab.js("window.shift"), 4)
