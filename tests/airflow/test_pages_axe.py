@@ -40,7 +40,7 @@ VIEWS = {
     "#/p/records?node=destinations.web": "document.querySelector('article.step')",
     "#/p/records?node=destinations.web&last=2": "[...document.querySelectorAll('details.fold')]"
     ".map((one) => { one.open = true; }).length === 2 && document.querySelector('details.fold .diff .come')",
-    "#/p/records?node=processors/route": "document.querySelectorAll('.brief ~ article.step .diff').length > 5",
+    "#/p/records?node=processors/stamp": "document.querySelectorAll('.brief ~ article.step .diff').length > 5",
     "#/p/records?node=destinations.web/stamp": "document.querySelectorAll('.brief ~ article.step .diff').length > 5",
     "#/p/records?node=sources.in": "document.querySelector('article.step')",
     "#/p/try?letter=LETTER": "document.querySelector('article.step') || document.querySelector('#try')?.click()",

@@ -135,7 +135,7 @@ def test_an_issue_of_a_task_leads_to_its_log_and_says_when_the_task_succeeded(
 
 async def _task_issue(site: str, browser: str, issue: str) -> None:
     async with tab_of(browser, "none", site) as tab:
-        await tab.size(1280, 580)
+        await tab.size(1280, 640)
         await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/issues")
         await tab.until("document.querySelectorAll('.issue.open').length === 2")
         await tab.picture("issues")

@@ -191,6 +191,7 @@ async def _views(site: str, browser: str) -> None:
             await tab.js(f"window.drawn = 0, location.hash = {json.dumps(view.replace('RECORD', record))}")
             await tab.until(f"window.drawn && ({there})", 120)
             assert await tab.js("document.documentElement.scrollWidth <= 400"), f"{view} is wider"
+            await picture(tab, f"large-dark-{[*VIEWS].index(view) + 1}")
             found += [f"{view}: {said}" for said in await tab.js(LOOK)]
         assert found == []
         assert tab.errors == []

@@ -6,7 +6,6 @@ import { top } from "./head.js";
 import { at, count, el, plural, table } from "./parts.js";
 
 const STATES = ["open", "acknowledged", "muted", "resolved"];
-const ORDERS = ["newest", "most"];
 
 // What is missing from the list, and why.
 /** @param {AllIssues} found */
@@ -24,7 +23,7 @@ export async function allIssues(r) {
   const found = await askOfAll({ q: of("q"), state: of("state"), kind: of("kind"), order: of("order"), offset: of("offset"), limit: PAGE });
   return [
     ...top(r, "Issues", found.open ? `${plural(found.open, "open issue")} in ${plural(found.pipelines, "pipeline")}` : "no issue is open"),
-    filters(r, [["q", "Pipeline or class"], ["state", "State", STATES], ["kind", "Of", ["dead letters", "task"]], ["order", "Sorted by", ORDERS]]),
+    filters(r, [["q", "Pipeline or class"], ["state", "State", STATES], ["kind", "Of", ["dead letters", "task"]], ["order", "Sorted by", ["most"], "newest"]]),
     ...missing(found),
     table(["Pipeline", "Issue", "State", "#Failures", "#Keys", "Last (UTC)", "14 days", "What fails"],
       found.items.map((issue) => [
