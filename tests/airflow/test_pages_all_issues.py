@@ -60,6 +60,8 @@ async def _look(site: str, browser: str) -> None:
         assert await tab.js("document.querySelector('#summary').textContent") == "99 open issues in 99 pipelines"
         said = await tab.js("document.querySelector('.missing').textContent")
         assert said == "1 more pipeline with failures: you may not read the logs of its tasks."
+        orders = "[...document.querySelectorAll('#f-order option')].map((one) => one.textContent).join()"
+        assert await tab.js(orders) == "newest,most"
         shown = await tab.js(first)
         for text in ("feed-0990", "sources.in: SourceError", "open", "feed-0990: in <b>x</b> is gone"):
             assert text in shown

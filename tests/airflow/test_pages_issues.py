@@ -185,6 +185,8 @@ async def _records(site: str, tab: Tab) -> None:
         "location.hash.includes('web%2Fstamp') && document.querySelector('#r-0 .brief ~ article.step .diff .come')"
     )
     assert "stamp" in await tab.js("document.querySelector('#r-0 .diff').innerText")
+    gone = await tab.js("document.querySelectorAll('#r-0 .diff .gone').length")
+    assert gone == 0, "what stands before it has another comma alone"
     assert "runs again here" in await tab.js("document.querySelector('.stage').textContent")
     assert await tab.js("document.querySelectorAll('details.fold').length") == 0
     assert "nacked" in await tab.js("document.querySelector('#page').innerText")
