@@ -88,7 +88,7 @@ async def _charts(site: str, browser: str) -> None:
         await tab.until("document.querySelectorAll('.chart canvas').length === 6")
         await tab.until("document.querySelector('.chart .u-legend')")
         marks = "[...document.querySelectorAll('#c-latency .u-marker')].map((one) => one.style.borderStyle).join()"
-        assert (await tab.js(marks)).endswith("solid,dashed,solid,dashed"), "p99 is dashed, as its line"
+        assert (await tab.js(marks)).endswith("solid,dotted,solid,dotted"), "p99 is another line"
         await picture(tab, "charts")
         await tab.size(1280, 1010)
         await tab.js("document.querySelector('section').scrollIntoView()")
