@@ -274,8 +274,8 @@ def takes(s: Selection, row: dict[str, Any], issue: str) -> bool:
 def test_what_is_sent_are_all_open_letters_of_the_records_that_were_chosen(pipeline: None) -> None:
     # Given letters of several epochs, of a replay, from before the fan-out, of no destination, settled, and not indexed
     put(*(letter(n, 1) for n in range(20)))
-    put(*(letter(n, 1, epoch=3) for n in range(4, 8)))
-    put(*(letter(n, 0, epoch=e) for n in range(6) for e in (4, 5)))
+    put(*(letter(n, 1, epoch=3, at=1_790_015_000.0) for n in range(4, 8)))
+    put(*(letter(n, 0, epoch=e, at=1_790_000_000.0 + (e - 4) * 15_000) for n in range(6) for e in (4, 5)))
     put(letter(30, 2), letter(31, 2), destination="gone")
     sealed = broker_of("p")
     sealed.redis.hset(sealed.keys.pipeline, "sealed", "5")
