@@ -155,9 +155,13 @@ def redrive_run(
             for sentence in said:
                 log.warning("%s", sentence)
             for share in shares:
-                log.info("%s: %d dead letters, %d parked records", share.destination, len(share.rows), share.waiting)
+                log.info(
+                    "%s: %d dead letters, %d parked records", share.destination, share.letters.num_rows, share.waiting
+                )
             if params.get("dry-run"):
-                result += [{"destination": s.destination, "letters": len(s.rows), "parked": s.waiting} for s in shares]
+                result += [
+                    {"destination": s.destination, "letters": s.letters.num_rows, "parked": s.waiting} for s in shares
+                ]
                 continue
             outcomes = sending.redrive(
                 context, chosen, f"{by} ({run_id})", wait=REDRIVE_WAIT, progress=lambda outcome: log.info("%s", outcome)

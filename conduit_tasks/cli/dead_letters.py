@@ -54,11 +54,13 @@ def list_(
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.text,
 ) -> None:
     """List the dead letters of PIPELINE, each once."""
-    with _opened(pipeline, selection) as (_, _, book):
+    from conduit_tasks.dead_letters.book import whole
+
+    with _opened(pipeline, selection) as (stores, _, book):
         found = book.select(selection, every=every)
         shown = found[:limit]
         if format is Format.json:
-            print_json([_whole(entry) for entry in shown])
+            print_json([_whole(entry) for entry in whole(stores[0], shown)])
         else:
             headers = ["destination", "micro-batch", "record", "at", "attempts", "class", "error", "state", "id"]
             print_table(headers, [_line(entry) for entry in shown])
@@ -69,9 +71,11 @@ def list_(
 @app.command()
 def show(pipeline: Pipeline, id: Annotated[str, typer.Argument(help="A record's id, as `list` prints it.")]) -> None:
     """Show one record's whole letters, as JSON: record, position, error, node, attempts, and its redrive."""
+    from conduit_tasks.dead_letters.book import whole
+
     selection = Selection(ids=(id,))
-    with _opened(pipeline, selection) as (_, _, book):
-        found = book.select(selection, every=True)
+    with _opened(pipeline, selection) as (stores, _, book):
+        found = whole(stores[0], book.select(selection, every=True))
     if not found:
         raise ConfigError(f"{pipeline} has no dead letter of a record {id}; `conduit dead-letters list` prints ids")
     print_json([_whole(entry) for entry in found])
@@ -116,12 +120,13 @@ def export(
     ),
 ) -> None:
     """Write the dead letters of PIPELINE to a file; nothing else changes."""
+    from conduit_tasks.dead_letters.book import whole
     from conduit_tasks.dead_letters.export import write_jsonl, write_parquet
 
     with _opened(pipeline, selection) as (stores, _, book):
         found = book.select(selection, every=every)
         if format is FileFormat.jsonl:
-            write_jsonl(output, found)
+            write_jsonl(output, whole(stores[0], found))
         else:
             write_parquet(output, stores[0], found)
         note(f"{len(found):,} dead letter(s) written to {output}")
@@ -162,7 +167,7 @@ def redrive(
             )
             for share in shares:
                 behind = f", and {share.waiting:,} parked record(s) behind them" if share.waiting else ""
-                note(f"{share.destination}: {len(share.rows):,} dead letter(s) would go{behind}")
+                note(f"{share.destination}: {share.letters.num_rows:,} dead letter(s) would go{behind}")
             return
         outcomes = sending.redrive(
             context, selection, by or _operator(), wait=wait, progress=lambda o: note(_outcome(o))
@@ -185,7 +190,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only print what would go.")] = False,
 ) -> None:
     """Give dead letters up: remove them for good, except letters that are being redriven."""
-    from conduit_tasks.dead_letters.book import index_name
+    from conduit_tasks.dead_letters.indexed import index_name
 
     with _opened(pipeline, selection) as ((store, marks), broker, book):
         found = book.select(selection, every=every)

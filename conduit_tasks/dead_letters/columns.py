@@ -1,6 +1,7 @@
 """What lists, counts and issues need of all letters of a pipeline, as columns: no record, no row that is not shown.
 
-A look reads only the files that were not there, or were another file, at the last one. Of 100,000 letters it holds some
+A look reads only the files that were not there, or were another file, at the last one; the first one of a process finds
+most of them in what is kept for it (`kept`). Of 100,000 letters it holds some
 30 MB; the looks of all pipelines together hold `MOST` bytes, those that were not asked for longest go first.
 """
 
@@ -17,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from conduit_tasks.dead_letters import kept
 from conduit_tasks.dead_letters.issues import Groups, Issue, issue_ids
 from conduit_tasks.dead_letters.marks import Marks
-from conduit_tasks.dead_letters.store import KEY, DeadLetterStore
+from conduit_tasks.dead_letters.store import KEY, DeadLetterStore, as_field, fields
 from conduit_tasks.record.record import json_data
 from conduit_tasks.record.schema import KEY_STRUCTURED
 from conduit_tasks.spool.store import Stamp
@@ -97,6 +99,8 @@ class Columns:
     _rows: pa.Table = field(default_factory=SCHEMA.empty_table)
     _marks: dict[str, tuple[Stamp, pa.Array]] = field(default_factory=dict)
     _look: Look | None = None
+    _saved: dict[str, Stamp] = field(default_factory=dict)
+    """Files of which is kept what was found in them, as far as is known."""
     bytes: int = 0
     """Bytes that it holds."""
     counted: int = 0
@@ -139,14 +143,16 @@ class Columns:
 
     def _read(self, store: DeadLetterStore, stamps: Mapping[str, Mapping[str, Stamp]], there: dict[str, Stamp]) -> None:
         """Reads the files that are new, and forgets those that are gone."""
-        kept = {number for number, path in self._paths.items() if there.get(path, ()) == self._stamps[path]}
-        known = {self._paths[number] for number in kept}
+        if not self._paths and kept.worth(there):
+            self._restore()
+        same = {number for number, path in self._paths.items() if there.get(path, ()) == self._stamps[path]}
+        known = {self._paths[number] for number in same}
         new = [(name, path) for name, found in stamps.items() for path in sorted(found) if path not in known]
         tables = [store.table(path, _READ) for _, path in new]
         # From here on nothing fails that leaves one half done.
         rows = self._rows
-        if len(kept) < len(self._paths):
-            rows = rows.filter(pc.is_in(rows["file"], pa.array(sorted(kept), pa.int64())))
+        if len(same) < len(self._paths):
+            rows = rows.filter(pc.is_in(rows["file"], pa.array(sorted(same), pa.int64())))
         numbers = range(self._number, self._number + len(new))
         if new:
             counts = [table.num_rows for table in tables]
@@ -157,8 +163,25 @@ class Columns:
             )
             rows = pa.concat_tables([rows, made]).combine_chunks()
         self._rows, self._number, self._stamps = rows, self._number + len(new), there
-        self._paths = {n: path for n, path in self._paths.items() if n in kept}
+        self._paths = {n: path for n, path in self._paths.items() if n in same}
         self._paths |= {number: path for number, (_, path) in zip(numbers, new)}
+        if self.destination is None:
+            self._keep()
+
+    def _restore(self) -> None:
+        """Begins with what is kept, as if it had been the last look."""
+        if (found := kept.load(self.root, self.pipeline, SCHEMA)) is not None:
+            self._rows, self._paths, self._stamps = found.rows, dict(found.paths), dict(found.stamps)
+            self._number, self._saved = len(found.paths), dict(found.stamps)
+
+    def _keep(self) -> None:
+        """Keeps what was found for other processes, if much of it is new, or something is gone for good."""
+        gone = self._saved.keys() - self._stamps.keys()
+        fresh = {path: stamp for path, stamp in self._stamps.items() if self._saved.get(path) != stamp}
+        if gone or kept.worth(fresh):
+            kept.save(self.root, self.pipeline, kept.Kept(self._rows, self._paths, self._stamps))
+            # If it could not be written: not again at each look.
+            self._saved = dict(self._stamps)
 
 
 _kept: OrderedDict[tuple[str, str], Columns] = OrderedDict()
@@ -190,18 +213,6 @@ def is_known(root: str, pipeline: str) -> bool:
     """Returns whether the letters of a pipeline were looked at and are held: then `look` reads only what is new."""
     with _lock:
         return (root, pipeline) in _kept
-
-
-def fields(table: pa.Table) -> pa.Array:
-    """Returns the keys of letters (the first four columns of a key) as the broker's index has them."""
-    parts = [table[name].cast(pa.string()) for name in KEY]
-    joined = pc.binary_join_element_wise(*parts, "-")
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
-
-
-def as_field(key: tuple[int, int, int, int]) -> str:
-    """Returns the same for one key."""
-    return "-".join(map(str, key))
 
 
 def newest(rows: pa.Table, paths: Mapping[int, str]) -> pa.Table:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from conduit_tasks.dead_letters.book import index_name
 from conduit_tasks.dead_letters.select import is_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
 from conduit_tasks.record import jsons
 
 if TYPE_CHECKING:
@@ -29,8 +29,13 @@ def indexed_letters(letters: pa.Table, broker: Broker, destination: str | None =
     return letters.filter(taken)
 
 
+def index_name(destination: str) -> str:
+    """Returns the name that a destination of the store has in the broker's index."""
+    return "" if destination == BEFORE_FAN_OUT else destination
+
+
 def taken(letters: pa.Table, selection: Selection) -> pa.Table:
-    """Returns the letters that a selection takes, as `Selection.takes` says it of each."""
+    """Returns the letters of a look that a selection takes."""
     if selection.destination is not None:
         letters = letters.filter(pc.equal(letters["destination"], selection.destination))
     if selection.since is not None:

@@ -36,6 +36,8 @@ _VARIES = (
     (re.compile(r"\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "<id>"),
     (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
 )
+FORM = repr((LONGEST, [(pattern.pattern, instead) for pattern, instead in _VARIES]))
+"""What the issue of a letter depends on besides the letter."""
 
 
 def shape(message: str) -> str:
@@ -44,11 +46,6 @@ def shape(message: str) -> str:
     for pattern, instead in _VARIES:
         text = pattern.sub(instead, text)
     return " ".join(text.split())
-
-
-def issue_of(row: Mapping[str, Any]) -> str:
-    """Returns the id of the issue to which a dead letter, a row of the store, belongs."""
-    return issue_id(str(row["node"]), str(row["error_class"]), shape(str(row["error"])))
 
 
 def issue_id(*said: str) -> str:

@@ -99,7 +99,7 @@ class PluginHandler:
     # --- record-wise
 
     async def _send(self, destination: RecordDestination, letters: Sequence[DeadLetter]) -> None:
-        from conduit_tasks.dead_letters.store import portions
+        from conduit_tasks.dead_letters.portions import portions
         from conduit_tasks.delivery.retry import RetryPolicy
 
         policy, room = RetryPolicy(SENDS), asyncio.Semaphore(AT_ONCE)
@@ -138,7 +138,7 @@ class PluginHandler:
     # --- batch-wise
 
     def _write(self, destination: BatchDestination, letters: Sequence[DeadLetter]) -> None:
-        from conduit_tasks.dead_letters.store import portions
+        from conduit_tasks.dead_letters.portions import portions
         from conduit_tasks.delivery.retry import RetryPolicy
 
         thread, policy = _Thread(f"dead letters to {self._name}"), RetryPolicy(SENDS)

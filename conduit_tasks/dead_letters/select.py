@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from conduit_tasks.dead_letters.issues import issue_of
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.units import parse_duration
@@ -30,19 +28,6 @@ class Selection:
     micro_batches: tuple[int, ...] = ()
     ids: tuple[str, ...] = ()
     issues: tuple[str, ...] = ()
-
-    def takes(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether a row of the store is selected; its `record` is JSON text."""
-        return (
-            (self.destination is None or row["destination"] == self.destination)
-            and (not self.classes or row["error_class"] in self.classes)
-            and (self.since is None or row["at"] >= self.since)
-            and (self.until is None or row["at"] < self.until)
-            and (not self.micro_batches or row["micro_batch"] in self.micro_batches)
-            and (not self.ids or row["id"] in self.ids)
-            and (not self.issues or issue_of(row) in self.issues)
-            and (not self.keys or is_key(jsons.exact(row["record"])["key"], self.keys))
-        )
 
 
 def is_key(key: Any, wanted: tuple[str, ...]) -> bool:

@@ -11,20 +11,20 @@ storing the same ones again replaces it; a letter that is found in several files
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from conduit_tasks.dead_letters.portions import portions
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.record import jsons
-from conduit_tasks.record.batches import in_lists
 from conduit_tasks.record.dead_letter import DeadLetter
-from conduit_tasks.record.record import Origin, data_bytes
+from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
-from conduit_tasks.settings import settings
 from conduit_tasks.spool.store import Stamp, Store, open_store, put
 
 Rows = list[dict[str, Any]]
@@ -33,6 +33,8 @@ Key = tuple[int, int, int, int]
 KEY = ["epoch", "micro_batch", "seq", "ord"]
 PARKED = "_parked"
 """Folder of the records that wait behind dead letters."""
+COLUMNS = "_columns"
+"""Folder of what looks have found in the files (`kept`)."""
 
 BEFORE_FAN_OUT = "_pipeline"
 """Name used in place of a destination if a source or pipeline processor failed the record."""
@@ -76,7 +78,7 @@ class DeadLetterStore:
     """
 
     def __init__(self, root: str, pipeline: str, destination: str | None = None, *, parked: bool = False) -> None:
-        self._root, self._pipeline = root, pipeline
+        self.root, self.pipeline = root, pipeline
         self._base = f"{pipeline}/{PARKED}" if parked else pipeline
         self._folder = f"{self._base}/destination={destination or BEFORE_FAN_OUT}"
         self._store: Store = open_store(root)
@@ -87,7 +89,7 @@ class DeadLetterStore:
         for part in portions(letters):
             keys = sorted(letter.key for letter in part)
             path = f"{self._folder}/{part[0].micro_batch:010d}-{digest(keys)}.parquet"
-            write_table(self._store, self._root, path, letters_table(part))
+            write_table(self._store, self.root, path, letters_table(part))
 
     def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
         """Returns rows in order of (destination, epoch, micro-batch, seq, ord), each letter once: the columns of SCHEMA
@@ -101,19 +103,30 @@ class DeadLetterStore:
         """Yields the same letters as they were stored, records exact to the byte."""
         yield from self.load(self.rows(destination))
 
-    def rows(self, destination: str | None = None, columns: Sequence[str] = LISTED, live: int | None = None) -> Rows:
+    def rows(self, destination: str | None = None, columns: Sequence[str] = LISTED) -> Rows:
         """Returns rows as `list` does, but `record` is JSON text: `columns` and the four of a letter's key, with
-        `destination` and the `file` that holds it. `live`: only the files with letters of this micro-batch's live
-        delivery."""
+        `destination` and the `file` that holds it."""
         newest: dict[tuple[Any, ...], dict[str, Any]] = {}
         wanted = list(dict.fromkeys([*KEY, "at", *columns]))
-        for folder, path in self._files(destination, live):
+        for folder, path in self._files(destination):
             for row in self._read(path, wanted):
                 row["destination"], row["file"] = folder, path
                 key = (folder, *row_key(row))
                 if key not in newest or newest[key]["at"] <= row["at"]:
                     newest[key] = row
         return [newest[key] for key in sorted(newest)]
+
+    def live(self, destination: str, micro_batch: int, seq: int, ordinal: int) -> dict[str, Any] | None:
+        """Returns the row of a letter of a live delivery: its key, `at`, and the `file` that holds it. Files of other
+        micro-batches are not read."""
+        found: dict[str, Any] | None = None
+        for _, path in self._files(destination, micro_batch):
+            read = self._still(path, [*KEY, "at"])
+            mine = read.filter(pc.equal(fields(read), as_field((0, micro_batch, seq, ordinal))))
+            for row in mine.to_pylist():
+                if found is None or found["at"] <= row["at"]:
+                    found = {**row, "file": path}
+        return found
 
     def nacked(self, destination: str, micro_batch: int) -> set[int]:
         """Returns the seqs of a micro-batch for which this destination (or `_pipeline`) has letters of its live
@@ -124,19 +137,40 @@ class DeadLetterStore:
         return found
 
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
-        """Yields the letters of these rows of `rows`, in their order, records exact to the byte. A file is read when
-        its first letter is due, and of it are held the letters that are still to come."""
-        wanted: dict[str, set[Key]] = {}
+        """Yields the letters of these rows, in their order, records exact to the byte. Of a row are needed the four of
+        a letter's key, and `file`."""
+        for row in self.whole(rows, SCHEMA.names):
+            yield self._letter(row)
+
+    def whole(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = LISTED) -> Iterator[dict[str, Any]]:
+        """Yields these rows with more columns, in their order. A file is read when its first letter is due, and of it
+        are held the letters that are still to come."""
+        wanted: dict[str, list[str]] = {}
         for row in rows:
-            wanted.setdefault(row["file"], set()).add(row_key(row))
+            wanted.setdefault(row["file"], []).append(as_field(row_key(row)))
         found: dict[tuple[str, Key], dict[str, Any]] = {}
         for row in rows:
             path, key = row["file"], row_key(row)
             if (path, key) not in found:
-                read = self._read(path, SCHEMA.names)
-                found |= {(path, row_key(each)): each for each in read if row_key(each) in wanted[path]}
+                read = self._still(path, list(dict.fromkeys([*KEY, *columns])))
+                mine = read.filter(pc.is_in(fields(read), value_set=pa.array(wanted[path], pa.string())))
                 del read
-            yield self._letter(found.pop((path, key)))
+                found |= {(path, row_key(each)): each for each in mine.to_pylist()}
+            yield {**row, **found.pop((path, key))}
+
+    def sizes(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """Returns the bytes of the records of these rows, as text; the records are not held."""
+        wanted: dict[str, list[str]] = {}
+        for row in rows:
+            wanted.setdefault(row["file"], []).append(as_field(row_key(row)))
+        found: dict[tuple[str, str], int] = {}
+        for path, of in wanted.items():
+            read = self._still(path, [*KEY, "record"])
+            sizes = read.append_column("size", pc.binary_length(read["record"])).drop_columns(["record"])
+            del read
+            mine = sizes.filter(pc.is_in(fields(sizes), value_set=pa.array(of, pa.string())))
+            found |= {(path, f): n for f, n in zip(fields(mine).to_pylist(), mine["size"].to_pylist())}
+        return [found[row["file"], as_field(row_key(row))] for row in rows]
 
     def remove(self, destination: str, keys: Collection[Key]) -> None:
         """Removes letters from every file that holds them: the file is written again without them, then the old one is
@@ -151,8 +185,10 @@ class DeadLetterStore:
                 left = sorted(key for key, keep in zip(held, kept) if keep)
                 name = path.rpartition("/")[2].partition("-")[0]
                 folder = path.rpartition("/")[0]
-                write_table(self._store, self._root, f"{folder}/{name}-{digest(left)}.parquet", table.filter(kept))
+                write_table(self._store, self.root, f"{folder}/{name}-{digest(left)}.parquet", table.filter(kept))
             self._store.delete(path)
+        # What is given up for good stands there, too.
+        self._store.delete(f"{self._base}/{COLUMNS}")
 
     def stamps(self, destination: str) -> dict[str, Stamp]:
         """Returns path → stamp of the files of a destination. A file that is stored again replaces the one of the same
@@ -174,7 +210,7 @@ class DeadLetterStore:
 
     def _letter(self, row: dict[str, Any]) -> DeadLetter:
         shared = dict(row["exact"].pop("shared") or ())
-        origin = Origin(self._pipeline, row["connector"], row["partition"], shared)
+        origin = Origin(self.pipeline, row["connector"], row["partition"], shared)
         batch = pa.RecordBatch.from_pylist([row["exact"]], schema=READ_SCHEMA)
         record = to_records(batch, origin)[0]
         record.ordinal = row["ord"]
@@ -211,7 +247,7 @@ class DeadLetterStore:
             raise self._broken(path, error) from error
 
     def _broken(self, path: str, error: Exception) -> ConduitError:
-        return ConduitError(f"{self._root}/{path} is no file of dead letters ({error}); restore or remove it")
+        return ConduitError(f"{self.root}/{path} is no file of dead letters ({error}); restore or remove it")
 
     @contextmanager
     def _open(self, path: str) -> Iterator[pa.NativeFile]:
@@ -233,6 +269,18 @@ def row_key(row: Mapping[str, Any]) -> Key:
     return (row["epoch"], row["micro_batch"], row["seq"], row["ord"])
 
 
+def fields(table: pa.Table) -> pa.Array:
+    """Returns the keys of letters (the columns KEY) as the broker's index has them."""
+    parts = [table[name].cast(pa.string()) for name in KEY]
+    joined = pc.binary_join_element_wise(*parts, "-")
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def as_field(key: Key) -> str:
+    """Returns the same for one key."""
+    return "-".join(map(str, key))
+
+
 def digest(keys: Sequence[Any]) -> str:
     """Returns a name for a file by its content, so that writing the same again replaces it."""
     return hashlib.blake2b(repr(list(keys)).encode(), digest_size=8).hexdigest()
@@ -249,28 +297,6 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
             f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or fix "
             "CONDUIT_DEAD_LETTERS"
         ) from error
-
-
-def portions(letters: Iterable[DeadLetter], most: int | None = None) -> Iterator[list[DeadLetter]]:
-    """Returns the letters in order, in lists of at most `most` letters whose records have about CONDUIT_BATCH_BYTES
-    bytes."""
-
-    def size(letter: DeadLetter) -> int:
-        return sum(len(data_bytes(data)) for data in (letter.record.key, letter.record.before, letter.record.after))
-
-    return in_lists(letters, size, most, settings().batch_bytes)
-
-
-def first_groups(groups: Sequence[Rows], most: int) -> int:
-    """Returns how many of these groups of listed letters, at least one, are sent together: `most` at most, whose
-    records have about CONDUIT_BATCH_BYTES bytes."""
-    size, limit = 0, settings().batch_bytes
-    for n, group in enumerate(groups[:most]):
-        # As text; a record as it is stored is no longer.
-        size += sum(len(row["record"]) for row in group)
-        if n and size > limit:
-            return n
-    return min(len(groups), most)
 
 
 def letters_table(letters: Sequence[DeadLetter]) -> pa.Table:

@@ -82,14 +82,18 @@ def attempts_at(
 def _dead(pipeline: str, record: str) -> list[Place]:
     """Returns the places of a record among the dead letters: one that ended before the fan-out is in no spool file.
     Raises UnknownRecord."""
+    import pyarrow.compute as pc
+
+    from conduit_tasks.dead_letters.book import rows_of
+    from conduit_tasks.dead_letters.columns import Columns
     from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.settings import settings
 
-    store = DeadLetterStore(settings().path(settings().dead_letters), pipeline)
-    rows = store.rows(columns=["id", "connector", "partition", "index"])
-    found = [
-        Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows if r["id"] == record
-    ]
+    root = settings().path(settings().dead_letters)
+    look = Columns(root, pipeline).look()
+    mine = rows_of(look.letters.filter(pc.equal(look.letters["id"], record)), look.paths)
+    rows = DeadLetterStore(root, pipeline).whole(mine, ["connector", "partition", "index"])
+    found = [Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows]
     if not found:
         raise UnknownRecord(
             f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "

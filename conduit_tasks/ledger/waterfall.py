@@ -1,8 +1,8 @@
 """A record's way as a waterfall: read, staged, sealed, each attempt at each destination, and acked (SEMANTICS X5).
 
-All of it is taken from what is stored anyway: manifests, the ledger, the marks of acks. So times of steps before the
-fan-out are of the whole micro-batch, those of attempts of the delivery of the whole micro-batch; nothing is stored of
-when a single record was sent. `Notes` say what is not known.
+All of it is taken from what is stored anyway: manifests, the ledger, dead letters, the marks of acks. So times of steps
+before the fan-out are of the whole micro-batch, those of attempts of the delivery of the whole micro-batch, but for the
+end of a nacked one: the dead letter tells when its record was given up. `Notes` say what is not known.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from conduit_tasks.topology import Pipeline
 
 OF_ATTEMPTS = (
-    "An attempt's times are those of the delivery of the micro-batch: when this one record was sent, and when it was "
-    "answered, is not stored."
+    "An attempt's times are those of the delivery of the micro-batch: when this one record was sent is not stored, nor "
+    "when it was answered, unless it became a dead letter: the attempt then ends when it did."
 )
 COLLECTED = "The micro-batch is collected: when it was read, staged and sealed is not known any more."
 NOT_STAGED = "When it was staged is not stored: an earlier version of Conduit Tasks staged it."
@@ -151,16 +151,20 @@ class Waterfalls:
             self._rows[place.micro_batch] = self._ledger.read(micro_batch=place.micro_batch)
         rows = covering(self._rows[place.micro_batch], place.seq).to_pylist()
         exact = {(row["attempt"], row["destination"]) for row in rows if not scattered(row)}
-        for row in sorted(rows, key=lambda row: (row["began"], row["ended"])):
+        for row in sorted(rows, key=lambda row: (row["began"] or row["ended"], row["ended"])):
             wide = scattered(row)
             # A nack has an exact row always: what else the attempt says of this range is about others.
             if wide and (row["attempt"], row["destination"]) in exact:
                 continue
+            destination = self._now.get(row["destination"], row["destination"])
+            began, ended = row["began"] and row["began"].timestamp(), row["ended"].timestamp()
+            if row["outcome"] == "nacked" and not row["epoch"]:
+                ended = min(ended, max(began or 0.0, self._given_up(destination, place) or ended))
             yield Step(
                 "attempt",
-                f"destinations.{self._now.get(row['destination'], row['destination'])}",
-                row["began"].timestamp(),
-                row["ended"].timestamp(),
+                f"destinations.{destination}",
+                began,
+                ended,
                 row["outcome"],
                 row["status"],
                 row["error_class"],
@@ -170,6 +174,15 @@ class Waterfalls:
                 row["epoch"],
                 not wide,
             )
+
+    def _given_up(self, destination: str, place: Place) -> float | None:
+        """Returns when the record became a dead letter of a destination; None: it is gone, or stored elsewhere."""
+        from conduit_tasks.dead_letters.store import DeadLetterStore
+        from conduit_tasks.settings import settings
+
+        store = DeadLetterStore(settings().path(settings().dead_letters), self._pipeline.id)
+        letter = store.live(destination, place.micro_batch, place.seq, place.ord)
+        return None if letter is None else float(letter["at"].timestamp())
 
     def _acked(self, place: Place, manifest: SealedManifest | None) -> Step | None:
         """Returns the ack to the record's source, if a mark in the spool proves it."""
@@ -196,11 +209,12 @@ def _target(destination: str, attempts: Sequence[Step]) -> Target:
         return Target(destination, 0)
     told = [step for step in attempts if step.outcome != "open"] or attempts
     last = told[-1]
-    first = min(step.began for step in attempts if step.began is not None)
+    first = min(at for step in attempts if (at := step.began if step.began is not None else step.ended) is not None)
     spans = RangeSet.of(
         sorted(
-            (round((s.began or 0) * 1e6), max(round((s.began or 0) * 1e6), round((s.ended or 0) * 1e6)))
+            (round(s.began * 1e6), max(round(s.began * 1e6), round((s.ended or 0) * 1e6)))
             for s in attempts
+            if s.began is not None
         )
     )
     return Target(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from conduit_tasks.dead_letters.store import portions
+from conduit_tasks.dead_letters.portions import portions
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.manifest import PartFile, SliceEntry, StageManifest

@@ -176,16 +176,23 @@ _EXAMPLE = '{"payload": {"after": {"name": "value"}}}: a text is raw data, an ob
 
 def _letter(pipeline: str, wanted: list[Any]) -> tuple[Record, str]:
     """Returns the record of a dead letter, and the node that failed it. `wanted`: [its id], or destination and key."""
-    from conduit_tasks.dead_letters.store import KEY, DeadLetterStore
+    import pyarrow.compute as pc
+
+    from conduit_tasks.dead_letters.book import rows_of
+    from conduit_tasks.dead_letters.columns import Columns
+    from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.settings import settings
 
-    store = DeadLetterStore(settings().path(settings().dead_letters), pipeline)
-    if len(wanted) == 1:
-        rows = [row for row in store.rows(columns=["id"]) if row["id"] == wanted[0]]
+    root = settings().path(settings().dead_letters)
+    store = DeadLetterStore(root, pipeline)
+    destination, *key = wanted if len(wanted) > 1 else (None, None)
+    if destination is not None and not key[0]:
+        row = store.live(destination, *key[1:])
+        rows = [] if row is None else [row]
     else:
-        destination, epoch, micro_batch, *_ = wanted
-        rows = store.rows(destination, KEY, None if epoch else micro_batch)
-        rows = [row for row in rows if [row[name] for name in KEY] == wanted[1:]]
+        look = Columns(root, pipeline, destination).look()
+        name, value = ("id", wanted[0]) if destination is None else ("field", "-".join(map(str, key)))
+        rows = rows_of(look.letters.filter(pc.equal(look.letters[name], value)), look.paths)
     if not rows:
         raise ConfigError(
             f"{pipeline} has no dead letter {'/'.join(map(str, wanted))}; `conduit dead-letters list {pipeline}` has "

@@ -23,7 +23,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, first_groups, row_key
+from conduit_tasks.dead_letters.portions import first_groups
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
 from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
 from conduit_tasks.delivery.reading import KILLED
 from conduit_tasks.errors import PipelineStopped
@@ -37,6 +38,8 @@ from conduit_tasks.resend.reprocess import Place, Start, reprocess, start_of
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.record.record import Record
@@ -57,16 +60,18 @@ def place_of(row: dict[str, Any]) -> Place:
     return row["micro_batch"], row["seq"]
 
 
-def startable(pipeline: Pipeline, rows: Rows) -> tuple[Rows, list[str]]:
-    """Returns the rows that can be redriven, and in sentences why others cannot; all rows of a record, or none."""
+def startable(pipeline: Pipeline, letters: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Returns the letters that can be redriven, and in sentences why others cannot; all letters of a record, or
+    none."""
     no: dict[Place, str] = {}
+    rows = letters.select(["micro_batch", "seq", "node", "error_class"]).to_pylist()
     starts = {of: start_of(pipeline, *of) for of in {(row["node"], row["error_class"]) for row in rows}}
     for row in rows:
         start = starts[row["node"], row["error_class"]]
         if not isinstance(start, Start):
             no[place_of(row)] = start
     said = [f"{sum(why == x for x in no.values()):,} dead letter(s) {why}" for why in sorted(set(no.values()))]
-    return [row for row in rows if place_of(row) not in no], said
+    return letters.filter([place_of(row) not in no for row in rows]) if no else letters, said
 
 
 class BeforeFanOut:
@@ -86,10 +91,11 @@ class BeforeFanOut:
         for row in sorted(rows, key=row_key):
             groups.setdefault(place_of(row), []).append(row)
         left = [groups[place] for place in sorted(groups)]
+        store = DeadLetterStore(self._root, self._context.pipeline.id)
         while left:
             # Each record becomes a letter of every destination that wants it, all in one step.
             some = max(1, CHUNK // max(1, len(self._context.pipeline.destinations)))
-            some = first_groups(left, some)
+            some = first_groups(store, left, some)
             chunk, left = left[:some], left[some:]
             node, owner = lease_node(""), self._context.owner
             with self._context.broker.leases.acquire(node, owner, wait=self._wait) as lease, keeping(lease):

@@ -15,7 +15,8 @@ import pyarrow as pa
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Place
 from conduit_tasks.dead_letters.parking import Parking, key_hash, position_of
-from conduit_tasks.dead_letters.store import Key, portions
+from conduit_tasks.dead_letters.portions import portions
+from conduit_tasks.dead_letters.store import Key
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.handlers import StateChange
 from conduit_tasks.delivery.numbering import watched

@@ -29,8 +29,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import lease_node
+from conduit_tasks.dead_letters.portions import first_groups, portions
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, Key, first_groups, portions, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, Key, row_key
 from conduit_tasks.delivery.reading import KILLED
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.every import keeping
@@ -131,7 +132,7 @@ class _Run:
             with leased(self.context, self.destination, self.wait) as lease:
                 self.isolate_poison |= lease.attempts > self.destination.delivery.max_redeliveries
                 alone = self.isolate_poison or bool(left and _deadly(left[0]))
-                most = 1 if alone else first_groups(left, CHUNK)
+                most = 1 if alone else first_groups(self._store, left, CHUNK)
                 chunk = left[:most] if alone else _together(left[:most])
                 left = left[len(chunk) :]
                 more = self._chunk(lease, [row for group in chunk for row in group], alone=alone)

@@ -3,20 +3,24 @@ records of an interval: what it is missing, its dead letters, or all (X3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from conduit_tasks.dead_letters.book import read_book
+from conduit_tasks.dead_letters.book import rows_of
+from conduit_tasks.dead_letters.columns import Columns, Look
+from conduit_tasks.dead_letters.indexed import indexed_letters, taken
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, KEY, DeadLetterStore, Key
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
-from conduit_tasks.resend.before_fan_out import place_of, startable
+from conduit_tasks.resend.before_fan_out import startable
 from conduit_tasks.resend.interval import Ask, EventTime
 from conduit_tasks.resend.prepare import Before, Portion, Prepared
 from conduit_tasks.resend.waiting import Waiting, row_position
@@ -34,49 +38,86 @@ Batches = Iterator[tuple["np.ndarray[Any, Any]", pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class ChosenLetters:
-    """Dead letters that one destination is sent, and the number of parked records behind them that follow if nothing
-    fails again."""
+    """Dead letters that one destination is sent, as columns of a look, and the number of parked records behind them
+    that follow if nothing fails again. `paths`: the files that hold them."""
 
     destination: str
-    rows: Rows
+    letters: pa.Table
     waiting: int = 0
+    paths: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Rows:
+        """The letters in the order in which they are sent, without their records."""
+        return sorted(rows_of(self.letters, self.paths), key=record_of)
 
 
 def shares(
-    context: Context, selection: Selection, passed: Collection[Place] | None = None
+    context: Context, selection: Selection, passed: Collection[Place] | None = None, look: Look | None = None
 ) -> tuple[list[ChosenLetters], list[str]]:
     """Returns what would be sent, and in sentences what is selected but cannot be sent. Changes nothing.
 
     Letters from before the fan-out come first, as a share of `_pipeline`. `passed`: in place of that share, the records
-    that have passed the fan-out; the destinations' letters of them are included.
+    that have passed the fan-out; the destinations' letters of them are included. `look`: at the letters of the
+    pipeline, if there is one already.
     """
-    out, said = [], []
+    out, said = list[ChosenLetters](), list[str]()
     pipeline, before = context.pipeline, selection.destination == BEFORE_FAN_OUT
-    book = read_book(*stores(context), context.broker, None if before else selection.destination)
-    chosen = book.select(selection)
-    known = {BEFORE_FAN_OUT, *(d.id for d in pipeline.destinations)}
-    for name in sorted({e.destination for e in chosen} - known):
-        count = sum(e.destination == name for e in chosen)
-        said.append(f"{count:,} dead letter(s) belong to {name}, which is no destination of {pipeline.id} any more")
-    if passed is None:
-        places = {place_of(e.row) for e in chosen if e.destination == BEFORE_FAN_OUT}
-        rows = [e.row for e in book.entries if e.open and e.destination == BEFORE_FAN_OUT]
-        rows, why = startable(pipeline, [row for row in rows if place_of(row) in places])
+    own = None if before else selection.destination
+    if look is None:
+        root = context.settings.path(context.settings.dead_letters)
+        look = Columns(root, pipeline.id, own).look()
+    # The store is read first: what is stored and indexed meanwhile is missing from both.
+    opened = indexed_letters(look.letters, context.broker, own)
+    chosen = taken(opened, selection)
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(chosen["destination"]).to_pylist()}
+    for name in sorted(counts.keys() - {BEFORE_FAN_OUT, *(d.id for d in pipeline.destinations)}):
+        said.append(
+            f"{counts[name]:,} dead letter(s) belong to {name}, which is no destination of {pipeline.id} any more"
+        )
+    if passed is None and counts.get(BEFORE_FAN_OUT):
+        found, why = startable(pipeline, _of_records(opened, chosen, BEFORE_FAN_OUT, _PLACE))
         said += why
-        if rows:
-            out.append(ChosenLetters(BEFORE_FAN_OUT, rows))
+        if found.num_rows:
+            out.append(ChosenLetters(BEFORE_FAN_OUT, found, paths=look.paths))
     for destination in pipeline.destinations:
         if selection.destination not in (None, BEFORE_FAN_OUT, destination.id):
             continue
         # A record may have failed in several epochs: it is sent once, and settles all its letters.
-        records = {record_of(e.row) for e in chosen if e.destination == destination.id}
-        rows = [e.row for e in book.entries if e.open and e.destination == destination.id]
-        rows = [row for row in rows if record_of(row) in records or place_of(row) in (passed or ())]
-        rows.sort(key=record_of)
-        waiting = 0 if before else len(Waiting(context, destination).released({row_key(row) for row in rows}))
-        if rows or waiting:
-            out.append(ChosenLetters(destination.id, rows, waiting))
+        found = _of_records(opened, chosen, destination.id, _RECORD, passed or ())
+        waiting = 0 if before else len(Waiting(context, destination).released(partial(_keys, found)))
+        if found.num_rows or waiting:
+            out.append(ChosenLetters(destination.id, found, waiting, look.paths))
     return out, said
+
+
+_PLACE = ("micro_batch", "seq")
+_RECORD = ("micro_batch", "epoch", "seq", "ord")
+"""What the records of letters are told apart by: before the fan-out, and at a destination (`record_of`)."""
+
+
+def _of_records(
+    opened: pa.Table, chosen: pa.Table, destination: str, by: Sequence[str], passed: Collection[Place] = ()
+) -> pa.Table:
+    """Returns the open letters of a destination that are of the chosen letters' records, or of these places."""
+    opened, chosen = (of.filter(pc.equal(of["destination"], destination)) for of in (opened, chosen))
+    mine = pc.is_in(_told(opened, by), value_set=_told(chosen, by))
+    if passed:
+        places = pa.array([f"{batch}-{seq}" for batch, seq in passed], pa.string())
+        mine = pc.or_(mine, pc.is_in(_told(opened, _PLACE), value_set=places))
+    return opened.filter(mine)
+
+
+def _told(letters: pa.Table, by: Sequence[str]) -> pa.ChunkedArray:
+    """Returns these columns of letters as a text each. An epoch counts only where there is no micro-batch."""
+    of = {name: letters[name] for name in by}
+    if "epoch" in of:
+        of["epoch"] = pc.if_else(pc.equal(letters["micro_batch"], 0), letters["epoch"], 0)
+    return pc.binary_join_element_wise(*(part.cast(pa.string()) for part in of.values()), "-")
+
+
+def _keys(letters: pa.Table) -> set[Key]:
+    return set(zip(*(letters[name].to_pylist() for name in KEY)))
 
 
 def record_of(row: dict[str, Any]) -> tuple[int, int, int, int]:
@@ -171,9 +212,10 @@ def count(context: Context, spool: Spool, ask: Ask, made: Prepared, destination:
 def letters_of(context: Context, destination: str) -> dict[str, list[Letter]]:
     """Returns id of a record → its dead letters that are still open at a destination."""
     found: dict[str, list[Letter]] = {}
-    for entry in read_book(*stores(context), context.broker, destination).entries:
-        if entry.open:
-            found.setdefault(str(entry.row["id"]), []).append(entry.key)
+    letters = Columns(context.settings.path(context.settings.dead_letters), context.pipeline.id, destination).look()
+    opened = indexed_letters(letters.letters, context.broker, destination).select(["id", *KEY])
+    for id, *key in zip(*(column.to_pylist() for column in opened.columns)):
+        found.setdefault(id, []).append(cast("Letter", tuple(key)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,21 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from conduit_tasks.broker.dead_letters import index_entries
 from conduit_tasks.broker.redrive import Settled
-from conduit_tasks.dead_letters import columns
+from conduit_tasks.dead_letters import columns, kept
 from conduit_tasks.dead_letters.book import read_book
+from conduit_tasks.dead_letters.issues import issue_ids
 from conduit_tasks.dead_letters.marks import Marks
-from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore
+from conduit_tasks.dead_letters.select import Selection, is_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, row_key
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
-from conduit_tasks.resend.counted import counted
-from conduit_tasks.resend.select import shares
+from conduit_tasks.resend.select import record_of, shares
 from conduit_tasks.settings import settings
 from tests.airflow.api_client import ASK, PIPELINE, airflow, api, broker_of
 from tests.micro_batch.harness import write_pipeline
@@ -164,6 +166,83 @@ def test_a_file_that_goes_while_it_is_read_is_no_error_and_a_broken_one_is_named
         columns.Columns(root(), "p").look()
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found in five files is kept."""
+    monkeypatch.setattr(kept, "FILES", 5)
+
+
+def seqs_of_a_new_process() -> list[int]:
+    found: list[int] = columns.Columns(root(), "p").look().open["seq"].to_pylist()
+    return found
+
+
+def test_a_process_that_looks_first_reads_what_another_has_found(pipeline: None, read: list[str], few: None) -> None:
+    for batch in range(1, 8):
+        put(letter(batch, batch), letter(100 + batch, batch))
+    before = columns.look(root(), "p")
+    assert (len(read), before.open.num_rows) == (7, 14)
+    read.clear()
+    # Then the next one reads that, and sees the same
+    after = columns.Columns(root(), "p").look()
+    assert (read, after.letters.equals(before.letters)) == ([], True)
+    assert after.find("web", (0, 3, 103, 0)) == before.find("web", (0, 3, 103, 0)) is not None
+    # And of what is new, or stored again, only that; and of marks what they say now
+    put(letter(8, 8))
+    put(letter(1, 1, at=1_790_009_999.5), letter(101, 1))
+    Marks(root(), "p").write("web", [Settled((0, 2, 2, 0), "redriven", 7, 1_790_000_001.0, "ann")])
+    assert seqs_of_a_new_process() == [1, 101, 102, 3, 103, 4, 104, 5, 105, 6, 106, 7, 107, 8]
+    assert [name.partition("-")[0] for name in read] == ["0000000001", "0000000008"]
+    # And of one destination alone, too
+    read.clear()
+    put(letter(9, 9), destination="file")
+    assert columns.Columns(root(), "p", "file").look().open["seq"].to_pylist() == [9]
+    assert [name.partition("-")[0] for name in read] == ["0000000009"]
+
+
+def test_what_is_given_up_for_good_is_kept_nowhere(pipeline: None, read: list[str], few: None) -> None:
+    for batch in range(1, 8):
+        put(letter(batch, batch), letter(100 + batch, batch))
+    old = columns.Columns(root(), "p")
+    old.look()
+    kept_there = Path(root(), "p", "_columns")
+    [file] = kept_there.iterdir()
+    stale = file.read_bytes()
+    DeadLetterStore(root(), "p").remove("web", {(0, 3, 3, 0)})
+    assert not kept_there.exists()
+    # Also where somebody who was just looking writes it once more: the next look corrects it
+    kept_there.mkdir()
+    file.write_bytes(stale)
+    expected = [1, 101, 2, 102, 103, 4, 104, 5, 105, 6, 106, 7, 107]
+    assert seqs_of_a_new_process() == old.look().open["seq"].to_pylist() == expected
+    assert 3 not in pq.read_table(file)["seq"].to_pylist()
+
+
+@pytest.mark.parametrize("how", ["torn", "of another version", "not to be written"])
+def test_what_is_kept_may_be_wrong_or_missing(
+    pipeline: None, read: list[str], few: None, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(1, 8):
+        put(letter(batch, batch))
+    folder = Path(root(), "p", "_columns")
+    if how == "not to be written":
+        folder.write_text("")
+    else:
+        seqs_of_a_new_process()
+        [file] = folder.iterdir()
+        if how == "torn":
+            file.write_bytes(file.read_bytes()[:100])
+        else:
+            monkeypatch.setattr(kept, "VERSION", kept.VERSION + 1)
+    read.clear()
+    assert seqs_of_a_new_process() == [*range(1, 8)]
+    assert len(read) == 7
+    if how != "not to be written":
+        read.clear()
+        assert seqs_of_a_new_process() == [*range(1, 8)]
+        assert (read, len([*folder.iterdir()])) == ([], 1)
+
+
 SELECTIONS = [
     Selection(),
     Selection("web"),
@@ -177,12 +256,26 @@ SELECTIONS = [
 ]
 
 
+def takes(s: Selection, row: dict[str, Any], issue: str) -> bool:
+    """Whether a letter of the store is selected, told from its row alone."""
+    return (
+        s.destination in (None, row["destination"])
+        and (not s.classes or row["error_class"] in s.classes)
+        and (s.since is None or row["at"] >= s.since)
+        and (s.until is None or row["at"] < s.until)
+        and (not s.micro_batches or row["micro_batch"] in s.micro_batches)
+        and (not s.ids or row["id"] in s.ids)
+        and (not s.issues or issue in s.issues)
+        and (not s.keys or is_key(json.loads(row["record"])["key"], s.keys))
+    )
+
+
 @pytest.mark.proves("X2")
-def test_what_would_be_sent_is_counted_as_it_is_chosen(pipeline: None) -> None:
+def test_what_is_sent_are_all_open_letters_of_the_records_that_were_chosen(pipeline: None) -> None:
     # Given letters of several epochs, of a replay, from before the fan-out, of no destination, settled, and not indexed
     put(*(letter(n, 1) for n in range(20)))
-    put(*(letter(n, 1, epoch=3) for n in range(4, 8)))
-    put(*(letter(n, 0, epoch=e) for n in range(6) for e in (4, 5)))
+    put(*(letter(n, 1, epoch=3, at=1_790_015_000.0) for n in range(4, 8)))
+    put(*(letter(n, 0, epoch=e, at=1_790_000_000.0 + (e - 4) * 15_000) for n in range(6) for e in (4, 5)))
     put(letter(30, 2), letter(31, 2), destination="gone")
     sealed = broker_of("p")
     sealed.redis.hset(sealed.keys.pipeline, "sealed", "5")
@@ -192,22 +285,46 @@ def test_what_would_be_sent_is_counted_as_it_is_chosen(pipeline: None) -> None:
     look = columns.Columns(root(), "p").look()
     ids = Selection(ids=(letter(5, 1).record.id, letter(3, 0).record.id))
     issues = Selection(issues=tuple(look.letters["issue"].unique().to_pylist()[:1]))
+    store = DeadLetterStore(root(), "p")
+    rows = store.rows()
+    told = dict(
+        zip(map(record_key, rows), issue_ids(*([row[n] for row in rows] for n in ("node", "error_class", "error"))))
+    )
     with opened("p", "look") as context:
+        book = read_book(store, Marks(root(), "p"), context.broker)
+        assert len(book.entries) == look.letters.num_rows == len(rows)
+        is_open = {(entry.destination, entry.key) for entry in book.entries if entry.open}
+        assert len(is_open) == len(rows) - 2, "one is not indexed, and one of a micro-batch that is not sealed"
         for selection in (*SELECTIONS, ids, issues):
-            chosen, why = shares(context, selection)
-            expected = [(share.destination, len(share.rows), share.waiting) for share in chosen]
-            found, said = counted(context, selection, look.letters)
-            assert ([(s.destination, s.letters, s.parked) for s in found], said) == (expected, why), selection
-        book = read_book(DeadLetterStore(root(), "p"), Marks(root(), "p"), context.broker)
-        assert len(book.entries) == look.letters.num_rows
+            mine = [row for row in rows if record_key(row) in is_open]
+            chosen = [row for row in mine if takes(selection, row, told[record_key(row)])]
+            found, said = shares(context, selection, look=look if selection.destination is None else None)
+            assert [entry.key for entry in book.select(selection)] == [row_key(row) for row in chosen]
+            # Before the fan-out a record is told by its place; one whose source is gone cannot go
+            before = {row["micro_batch"] for row in chosen if row["destination"] == BEFORE_FAN_OUT and row["seq"] == 40}
+            sent = {(row["destination"], record_of(row)) for row in chosen if row["destination"] == "web"}
+            web = [row_key(row) for row in mine if (row["destination"], record_of(row)) in sent]
+            expected = [(BEFORE_FAN_OUT, [(0, batch, 40, 0)]) for batch in before]
+            expected += (
+                [("web", sorted(web, key=lambda key: (key[1], 0 if key[1] else key[0], *key[2:])))] if web else []
+            )
+            assert [(s.destination, [row_key(row) for row in s.rows]) for s in found] == expected, selection
+            gone = sum(row["destination"] == "gone" for row in chosen)
+            assert gone == 0 or said[0].startswith(f"{gone} dead letter(s) belong to gone"), said
+
+
+def record_key(row: dict[str, Any]) -> tuple[str, Any]:
+    return row["destination"], row_key(row)
 
 
 def test_one_letter_is_found_without_the_files_of_other_micro_batches(pipeline: None, read: list[str]) -> None:
     for batch in range(1, 11):
         put(letter(batch, batch))
         put(letter(100 + batch, batch, epoch=2))
-    [row] = [row for row in DeadLetterStore(root(), "p").rows("web", ["id"], 4) if not row["epoch"]]
-    assert (row["seq"], len(read)) == (4, 2)
+    row = DeadLetterStore(root(), "p").live("web", 4, 4, 0)
+    assert row is not None
+    assert (row["epoch"], row["seq"], len(read)) == (0, 4, 2)
+    assert DeadLetterStore(root(), "p").live("web", 4, 5, 0) is None
 
 
 @pytest.mark.parametrize("files", [10, 1_000])
@@ -239,6 +356,10 @@ def test_no_look_costs_a_second_of_cpu(
         cost(f"would send {name}", partial(api.post, f"{LETTERS}/redrive", json=body, headers=ASK))
     put(letter(files * per, files + 1))
     assert cost("one more", lambda: api.get(LETTERS))["total"] == files * per + 1
+    # Another process begins with what this one has found
+    began = time.process_time()
+    assert columns.Columns(root(), "p").look().open.num_rows == files * per + 1
+    took["first of another"] = round(time.process_time() - began, 2)
     print(f"\n{files * per:,} letters in {files:,} files, CPU seconds: {took}")
     del took["first"]
     assert max(took.values()) < 1.0, took

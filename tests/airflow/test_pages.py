@@ -87,6 +87,8 @@ async def _charts(site: str, browser: str) -> None:
         await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p")
         await tab.until("document.querySelectorAll('.chart canvas').length === 6")
         await tab.until("document.querySelector('.chart .u-legend')")
+        marks = "[...document.querySelectorAll('#c-latency .u-marker')].map((one) => one.style.borderStyle).join()"
+        assert (await tab.js(marks)).endswith("solid,dotted,solid,dotted"), "p99 is another line"
         await picture(tab, "charts")
         await tab.size(1280, 1010)
         await tab.js("document.querySelector('section').scrollIntoView()")
@@ -118,7 +120,8 @@ async def _charts(site: str, browser: str) -> None:
         await tab.until("document.querySelector('#zoom-all').disabled")
         # And Enter says what ran then
         await tab.key("Enter", 13, "\r")
-        await tab.until("document.querySelector('#moment a[href*=until]')")
+        await tab.until("document.querySelector('#moment-batches[href*=until]')")
+        assert "start_date_lte" in await tab.js("document.querySelector('#moment-runs').href")
         # And the figures are a table, too
         await tab.js("document.querySelector('#t-lag summary').click()")
         await tab.until("document.querySelectorAll('#t-lag tbody tr').length > 20")

@@ -35,16 +35,11 @@ def failing(home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> No
     airflow.without_logs = ("feed-0010",)
     for id in IDS[::10]:
         for attempt in range(3 if id == "feed-0500" else 1):
-            log = {"dag": id, "run": "r", "task": "sources.in", "map_index": -1, "try": 1 + attempt}
-            note_failure(
-                broker_of(id),
-                "sources.in",
-                "sources.in",
-                "SourceError",
-                f"{id}: in <b>x</b> is gone",
-                str(attempt),
-                log,
-            )
+            node, error_class, error = "sources.in", "SourceError", f"{id}: in <b>x</b> is gone"
+            if int(id[-4:]) % 30 == 10:
+                node, error_class, error = "destinations.web", "Unavailable", "HTTP 503 from https://example.org/orders"
+            log = {"dag": id, "run": "r", "task": node, "map_index": -1, "try": 1 + attempt}
+            note_failure(broker_of(id), node, node, error_class, error, str(attempt), log)
 
 
 def test_the_issues_of_a_thousand_pipelines_are_a_click_away(
@@ -106,9 +101,13 @@ async def _look(site: str, browser: str) -> None:
         assert await tab.js("document.querySelector('#summary').textContent") == "99 open issues in 99 pipelines"
         said = await tab.js("document.querySelector('.missing').textContent")
         assert said == "1 more pipeline with failures: you may not read the logs of its tasks."
+        orders = "[...document.querySelectorAll('#f-order option')].map((one) => one.textContent).join()"
+        assert await tab.js(orders) == "newest,most"
         shown = await tab.js(first)
         for text in ("feed-0990", "sources.in: SourceError", "open", "feed-0990: in <b>x</b> is gone"):
             assert text in shown
+        await tab.size(1280, 640)
+        await tab.picture("all-issues")
         await picture(tab, "all-issues")
         # Pages and filters are in the address, and so is the way back
         await tab.js("document.querySelector('#older').click()")

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.broker.broker import Broker
 from tests.airflow.api_client import Airflow, airflow, broker_of, delivered, receivers
 from tests.airflow.test_api_records import QUIET
+from tests.airflow.test_live_page import pipeline
 from tests.airflow.test_pages import history, sample, site
 from tests.browser import Tab, browser, tab_of
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers", "sample", "site"]
+__all__ = ["airflow", "browser", "delivered", "pipeline", "receivers", "sample", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 AXE = Path(__file__).parents[2] / "scripts" / "js" / "node_modules" / "axe-core" / "axe.min.js"
@@ -29,11 +31,18 @@ VIEWS = {
     "#/": "document.querySelector('a[id^=p-]') && document.querySelector('#summary')",
     "#//issues?state=open": "document.querySelector('a[id^=i-p-]') && document.querySelector('.missing')",
     "#/p": "document.querySelectorAll('.chart .u-legend').length === 6",
+    "#/p?range=900": "['topology', 'lag'].every((id) => { const one = document.querySelector(`#t-${id}`);"
+    "if (one) one.open = true; return one?.querySelector('tbody td'); })",
     "#/p/micro-batches": "document.querySelector('tbody td.number')",
     "#/p/issues": "document.querySelectorAll('article.issue').length === 2",
     "#/p/dead-letters": "document.querySelector('tbody a')",
     "#/p/dead-letter/LETTER": "document.querySelector('#try-it')",
     "#/p/records?node=destinations.web": "document.querySelector('article.step')",
+    "#/p/records?node=destinations.web&last=2": "[...document.querySelectorAll('details.fold')]"
+    ".map((one) => { one.open = true; }).length === 2 && document.querySelector('details.fold .diff .come')",
+    "#/p/records?node=processors/stamp": "document.querySelectorAll('.brief ~ article.step .diff').length > 5",
+    "#/p/records?node=destinations.web/stamp": "document.querySelectorAll('.brief ~ article.step .diff').length > 5",
+    "#/p/records?node=sources.in": "document.querySelector('article.step')",
     "#/p/try?letter=LETTER": "document.querySelector('article.step') || document.querySelector('#try')?.click()",
     "#/p/replay": "document.querySelector('#replay')",
     "#/p/record": "document.querySelector('#f-by')",
@@ -47,7 +56,7 @@ VIEWS = {
 def test_no_view_has_a_serious_violation(
     site: str,
     browser: str,
-    delivered: None,
+    pipeline: Broker,
     sample: Any,
     home: Path,
     airflow: Airflow,

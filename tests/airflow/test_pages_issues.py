@@ -6,6 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -134,7 +135,7 @@ def test_an_issue_of_a_task_leads_to_its_log_and_says_when_the_task_succeeded(
 
 async def _task_issue(site: str, browser: str, issue: str) -> None:
     async with tab_of(browser, "none", site) as tab:
-        await tab.size(1280, 580)
+        await tab.size(1280, 640)
         await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/issues")
         await tab.until("document.querySelectorAll('.issue.open').length === 2")
         await tab.picture("issues")
@@ -144,6 +145,15 @@ async def _task_issue(site: str, browser: str, issue: str) -> None:
         assert await tab.js(f"document.querySelector('{issue} a').getAttribute('href')") == (
             "/dags/p/runs/manual__1%2B2/tasks/sources.in?try_number=2"
         )
+        # And to the runs that were under way while it was seen
+        first, last = (
+            broker_of("p").issues.failing()[issue.removeprefix("#i-")].__dict__[n] for n in ("first", "last")
+        )
+        runs = await tab.js(f"document.querySelector('#then-{issue.removeprefix('#i-')}-runs').href")
+        then = {name: datetime.fromisoformat(said) for name, [said] in parse_qs(urlsplit(runs).query).items()}
+        assert urlsplit(runs).path == "/dags/p/runs"
+        assert abs(then["end_date_gte"].timestamp() - first) < 0.01
+        assert abs(then["start_date_lte"].timestamp() - last - 1) < 0.01
         buttons = f"[...document.querySelectorAll('{issue} button')].map((one) => one.textContent).join()"
         assert await tab.js(buttons) == "Acknowledge,Mute,Resolve", "there is nothing to send again"
         broker_of("p").issues.succeeded("sources.in")
@@ -175,9 +185,13 @@ async def _records(site: str, tab: Tab) -> None:
         "location.hash.includes('web%2Fstamp') && document.querySelector('#r-0 .brief ~ article.step .diff .come')"
     )
     assert "stamp" in await tab.js("document.querySelector('#r-0 .diff').innerText")
+    gone = await tab.js("document.querySelectorAll('#r-0 .diff .gone').length")
+    assert gone == 0, "what stands before it has another comma alone"
     assert "runs again here" in await tab.js("document.querySelector('.stage').textContent")
     assert await tab.js("document.querySelectorAll('details.fold').length") == 0
     assert "nacked" in await tab.js("document.querySelector('#page').innerText")
+    await tab.size(1280, 640)
+    await tab.picture("records")
     await picture(tab, "records-processor")
     await tab.size(400, 900)
     assert await tab.js("document.documentElement.scrollWidth <= 400")

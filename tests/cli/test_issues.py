@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from conduit_tasks.broker.issues import Decision
 from conduit_tasks.cli import issues as command
 from conduit_tasks.cli.main import app
-from conduit_tasks.dead_letters.issues import issue_of, issues, shape, state
+from conduit_tasks.dead_letters.issues import issue_ids, issues, shape, state
 from conduit_tasks.errors import ConfigError
 from tests.cli.test_dead_letters import place
 from tests.delivery.shelf import Place, shelves
@@ -131,6 +131,10 @@ def test_an_issue_that_is_not_there_is_refused(place: Place) -> None:
 def test_a_shape_leaves_out_what_varies(one: str, other: str) -> None:
     assert shape(one) == shape(other)
     assert shape(one) != shape("something else")
+
+
+def issue_of(row: dict[str, Any]) -> str:
+    return issue_ids([row["node"]], [row["error_class"]], [row["error"]])[0]
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:

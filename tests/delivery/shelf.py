@@ -19,7 +19,7 @@ from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.connectors.rows import Rows
-from conduit_tasks.dead_letters.book import Book, read_book
+from conduit_tasks.dead_letters.book import Book, LetterEntry, read_book, whole
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import Refused
@@ -156,6 +156,11 @@ def book() -> Book:
     root = settings().path(settings().dead_letters)
     with opened("p", "look") as context:
         return read_book(DeadLetterStore(root, "p"), Marks(root, "p"), context.broker)
+
+
+def whole_entries() -> list[LetterEntry]:
+    """All of them, with their records."""
+    return whole(DeadLetterStore(settings().path(settings().dead_letters), "p"), book().entries)
 
 
 def dies_at(send: Callable[[], object], owner: type, name: str, *leases: str, after: bool) -> int:

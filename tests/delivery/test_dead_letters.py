@@ -16,7 +16,7 @@ from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Described, Outcome, Spec
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.dead_letters import plugin as dead_letter_plugin
-from conduit_tasks.dead_letters import store as dead_letter_store
+from conduit_tasks.dead_letters import portions as dead_letter_portions
 from conduit_tasks.dead_letters.handler import Drop, FileHandler, Handler, dead_letter_handler
 from conduit_tasks.dead_letters.letter_record import letter_id
 from conduit_tasks.dead_letters.store import DeadLetterStore
@@ -265,7 +265,7 @@ def test_a_batch_wise_destination_takes_letters_in_writes_with_retries(tmp_path:
 def test_letters_are_written_in_bounded_portions_whatever_their_size(
     tmp_path: Path, shelf: type[Shelf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letter_store, "settings", lambda: SimpleNamespace(batch_bytes=1))
+    monkeypatch.setattr(dead_letter_portions, "settings", lambda: SimpleNamespace(batch_bytes=1))
     sizes: list[int] = []
     whole = Shelf.write
     monkeypatch.setattr(Shelf, "write", lambda self, rows: [sizes.append(rows.batch.num_rows), whole(self, rows)][1])

@@ -23,7 +23,7 @@ from conduit_tasks.record.record import Record
 from conduit_tasks.resend.letters import Redriven
 from conduit_tasks.resend.redrive import redrive, shares
 from conduit_tasks.settings import settings
-from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
+from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell, whole_entries  # noqa: F401 - a fixture
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import deliver_again, run_until_quiet
 
@@ -34,7 +34,7 @@ def states() -> list[tuple[int, int, int, str]]:
     """(n, epoch, attempts, state) of every letter."""
     import json
 
-    rows = [(e, json.loads(e.row["record"])) for e in book().entries]
+    rows = [(e, json.loads(e.row["record"])) for e in whole_entries()]
     return sorted((r["payload"]["after"]["n"], e.row["epoch"], e.row["attempts"], e.state) for e, r in rows)
 
 
@@ -111,7 +111,7 @@ def test_what_fails_again_is_a_new_dead_letter_of_the_same_record_with_all_its_a
     # Then one arrives, and the other is a dead letter of a new epoch; its old one is not touched again
     assert (outcome.redriven, outcome.again) == (1, 1)
     assert states() == [(3, 0, 1, REDRIVEN), (5, 0, 1, AGAIN), (5, 1, 2, OPEN)]
-    first, second = (e.row for e in book().entries if '"n":5' in e.row["record"])
+    first, second = (e.row for e in whole_entries() if '"n":5' in e.row["record"])
     assert (first["id"], first["micro_batch"], first["seq"]) == (second["id"], second["micro_batch"], second["seq"])
     # And the third time it arrives, once
     place.refuse()

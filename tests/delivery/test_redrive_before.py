@@ -20,7 +20,7 @@ from conduit_tasks.resend import reprocess
 from conduit_tasks.resend.letters import Redriven
 from conduit_tasks.resend.redrive import redrive, shares
 from conduit_tasks.settings import settings
-from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
+from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell, whole_entries  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet, write_pipeline
 
 PIPELINE = """
@@ -79,7 +79,7 @@ def send(**selected: Any) -> dict[str, Redriven]:
 
 def states(destination: str = "_pipeline") -> list[tuple[int, int, int, str]]:
     """(n, epoch, attempts, state) of every letter."""
-    found = [(e, json.loads(e.row["record"])) for e in book().entries if e.destination == destination]
+    found = [(e, json.loads(e.row["record"])) for e in whole_entries() if e.destination == destination]
     return sorted((r["payload"]["after"]["n"], e.row["epoch"], e.row["attempts"], e.state) for e, r in found)
 
 

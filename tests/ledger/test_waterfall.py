@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pyarrow as pa
 import pytest
 from typer.testing import Result
 
-from conduit_tasks.ledger.entry import SCHEMA
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.dead_letters.store import DeadLetterStore
+from conduit_tasks.ledger.entry import SCHEMA, Attempt, Tally, unrecorded
 from conduit_tasks.ledger.find import Place
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.ledger.waterfall import ACKED_BY, COLLECTED, NOT_STAGED, OF_ATTEMPTS, RANGE, Step, Waterfalls, bar
 from conduit_tasks.micro_batch.context import open_spool
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.settings import settings
 from tests.faults.parts import events
 from tests.ledger.test_ledger import WEB
 from tests.micro_batch.harness import run_once, write_pipeline
@@ -66,6 +70,13 @@ def test_a_waterfall_has_each_step_and_attempt_with_answer_and_duration(
     assert (web.attempts, web.outcome, web.error_class, web.first) == (2, "nacked", "http 400", way.steps[4].began)
     assert web.seconds == pytest.approx((way.steps[5].ended or 0) - (way.steps[4].began or 0), abs=1e-4)
     assert 0 < (web.attempting or 0) < web.seconds
+    # And what was refused ended when its record was given up, not with the micro-batch
+    letter = DeadLetterStore(settings().path(settings().dead_letters), "p").live("web", 1, 3, 0)
+    assert letter is not None
+    assert way.steps[5].ended == letter["at"].timestamp()
+    others = waterfalls().of(Place(1, 4, "in")).steps[5].ended
+    assert others is not None
+    assert letter["at"].timestamp() < others
     # And another record of the micro-batch has its own answer
     assert waterfalls().of(Place(1, 4, "in")).targets[1].outcome == "acked"
 
@@ -126,6 +137,25 @@ def test_a_range_that_may_be_about_others_is_marked_and_gives_way_to_an_exact_ro
     way = waterfalls().of(Place(1, 4, "in"))
     assert ([(s.outcome, s.exact) for s in way.steps], RANGE in way.notes) == ([("acked", False)], True)
     assert [(t.destination, t.attempts) for t in way.targets] == [("file", 0), ("web", 1)]
+
+
+def test_an_attempt_that_was_killed_has_no_beginning_but_confirmed_what_it_did(home: Path) -> None:
+    # Given records that an attempt confirmed, which left no word of itself; the next one noted them as it began
+    write_pipeline(home, "p", WEB.replace("URL", "http://localhost:1/"))
+    at = time.time()
+    next_one = Attempt("web", 1, "2", "r", "c", RangeSet.of([(5, 9)]), began=at)
+    ledger = Ledger(open_spool(get_pipeline("p")), "p")
+    ledger.write(unrecorded(replace(next_one, id="unrecorded-1"), RangeSet.of([(0, 4)])))
+    ledger.write(Tally(next_one).table())
+    # Then its way says so, and how long it took is not made up
+    way = waterfalls().of(Place(1, 3, "in"))
+    [step] = way.steps
+    assert (step.outcome, step.status, step.began) == ("confirmed", "unrecorded", None)
+    assert step.ended == pytest.approx(at, abs=1e-3)
+    assert [(t.attempts, t.outcome, t.seconds, t.attempting) for t in way.targets] == [
+        (0, None, None, None),
+        (1, "confirmed", 0.0, 0.0),
+    ]
 
 
 def test_a_bar_lies_where_its_time_does() -> None:

@@ -16,10 +16,10 @@ from conduit_tasks.airflow.api.door import Body, Number, Time
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.airflow.api.runs import start
 from conduit_tasks.airflow.resend import DEAD_LETTERS
-from conduit_tasks.dead_letters.columns import Look, as_field, fields, look
+from conduit_tasks.dead_letters.columns import Look, look
 from conduit_tasks.dead_letters.indexed import taken
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import DeadLetterStore
+from conduit_tasks.dead_letters.store import DeadLetterStore, as_field, fields
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.names import resend_dag_id
 from conduit_tasks.record import jsons
@@ -82,7 +82,7 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
     """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.resend`; the result is with
     the run's task. Answers with the counts to be sent (`shares`), the reasons for those that `cannot`, and the time
     (`at`): those that fail again are newer. With `dry_run` that is all."""
-    from conduit_tasks.resend.counted import counted
+    from conduit_tasks.resend.select import shares
 
     at = datetime.now(UTC).isoformat()
     chosen = Selection(
@@ -96,11 +96,11 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
         tuple(body.issues),
     )
     with opened(pipeline, "look") as context:
-        found, cannot = counted(context, chosen, looked(pipeline).letters)
+        found, cannot = shares(context, chosen, look=looked(pipeline))
     said: dict[str, Any] = {
         "pipeline": pipeline.id,
         "at": at,
-        "shares": [vars(share) for share in found],
+        "shares": [{"destination": s.destination, "letters": s.letters.num_rows, "parked": s.waiting} for s in found],
         "cannot": cannot,
         "dag_id": resend_dag_id(pipeline.id),
         "run_id": None,

@@ -52,10 +52,10 @@ export function filters(r, fields) {
     event.preventDefault();
     location.hash = address(here(r), entries(form));
   } });
-  for (const [name, text, options] of fields) {
+  for (const [name, text, options, none = "any"] of fields) {
     const value = r.query.get(name) ?? "";
     const field = Array.isArray(options)
-      ? el("select", { name, id: `f-${name}` }, ...["", ...options].map((o) => el("option", { value: o, selected: o === value }, o || "any")))
+      ? el("select", { name, id: `f-${name}` }, ...["", ...options].map((o) => el("option", { value: o, selected: o === value }, o || none)))
       : el("input", { name, id: `f-${name}`, type: options ?? "search", value });
     form.append(el("label", {}, text, field));
   }

@@ -6,7 +6,6 @@ import { top } from "./head.js";
 import { at, count, el, plural, table } from "./parts.js";
 
 const STATES = ["open", "acknowledged", "muted", "resolved"];
-const ORDERS = ["newest", "most"];
 const SOON = 100;
 
 // What is missing from the list, and why.
@@ -37,7 +36,7 @@ export async function allIssues(r) {
   const soFar = found.pending ? " so far" : "";
   return [
     ...top(r, "Issues", found.open ? `${plural(found.open, "open issue")} in ${plural(found.pipelines, "pipeline")}${soFar}` : `no issue is open${soFar}`),
-    filters(r, [["q", "Pipeline or class"], ["state", "State", STATES], ["kind", "Of", ["dead letters", "task"]], ["order", "Sorted by", ORDERS]]),
+    filters(r, [["q", "Pipeline or class"], ["state", "State", STATES], ["kind", "Of", ["dead letters", "task"]], ["order", "Sorted by", ["most"], "newest"]]),
     ...missing(found),
     table(["Pipeline", "Issue", "State", "#Failures", "#Keys", "Last (UTC)", "14 days", "What fails"],
       found.items.map((issue) => [

@@ -1,7 +1,8 @@
 // What a pipeline did over time: throughput, lag, age, latency, outcomes and retries, all over the same interval.
 import { address } from "./address.js";
-import { age, count, el, outward, when } from "./parts.js";
+import { age, count, el, when } from "./parts.js";
 import { plot, SECONDS } from "./plot.js";
+import { then } from "./then.js";
 
 /** @type {[seconds: number, text: string][]} */
 const RANGES = [[900, "15 min"], [7200, "2 h"], [86400, "24 h"], [1209600, "14 days"]];
@@ -65,10 +66,7 @@ function section(r, range, ids, dag) {
   /** @param {number} at */
   function pick(at) {
     if (!found) return;
-    const until = at + found.step, iso = (/** @type {number} */ n) => new Date(n * 1000).toISOString();
-    const query = new URLSearchParams({ run_after_gte: iso(at - 3600), run_after_lte: iso(until) });
-    moment.replaceChildren(`${when(at)} UTC: `, el("a", { id: "moment-batches", href: address([r.id, "micro-batches"], { until: iso(until) }) },
-      "micro-batches up to then"), " · ", outward(`/dags/${encodeURIComponent(dag)}/runs?${query}`, "runs of the hour before"));
+    moment.replaceChildren(`${when(at)} UTC: `, .../** @type {(Node | string)[]} */ (then(r.id, dag, at, at + found.step, "moment")));
   }
 
   function draw() {

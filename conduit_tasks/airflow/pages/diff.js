@@ -2,16 +2,18 @@
 import { el } from "./parts.js";
 
 const CONTEXT = 2, MOST = 1500;
+// A line of JSON is the same whether another one follows it.
+const same = (/** @type {string | undefined} */ a, /** @type {string | undefined} */ b) => a?.replace(/,$/, "") === b?.replace(/,$/, "");
 
 // Pairs of lines, by their longest common subsequence: [left, right, whether they are equal].
 /** @param {string[]} before @param {string[]} after @returns {[string | null, string | null, boolean][]} */
 function pairs(before, after) {
   if (before.length > MOST || after.length > MOST) return Array.from({ length: Math.max(before.length, after.length) },
-    (_, n) => [before[n] ?? null, after[n] ?? null, before[n] === after[n]]);
+    (_, n) => [before[n] ?? null, after[n] ?? null, same(before[n], after[n])]);
   const longest = Array.from({ length: before.length + 1 }, () => new Uint16Array(after.length + 1));
   for (let i = before.length - 1; i >= 0; i--)
     for (let j = after.length - 1; j >= 0; j--)
-      longest[i][j] = before[i] === after[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+      longest[i][j] = same(before[i], after[j]) ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
   /** @type {[string | null, string | null, boolean][]} */
   const out = [];
   let i = 0, j = 0, /** @type {string[]} */ gone = [], /** @type {string[]} */ come = [];
@@ -20,7 +22,7 @@ function pairs(before, after) {
     gone = [], come = [];
   };
   while (i < before.length || j < after.length) {
-    if (i < before.length && j < after.length && before[i] === after[j]) { flush(); out.push([before[i++], after[j++], true]); }
+    if (i < before.length && j < after.length && same(before[i], after[j])) { flush(); out.push([before[i++], after[j++], true]); }
     else if (j >= after.length || (i < before.length && longest[i + 1][j] >= longest[i][j + 1])) gone.push(before[i++]);
     else come.push(after[j++]);
   }

@@ -6,6 +6,7 @@ import { head, said } from "./head.js";
 import { redrive } from "./letters.js";
 import { at, el, outward, plural, table, when } from "./parts.js";
 import { sending } from "./sending.js";
+import { then } from "./then.js";
 
 /** @type {Record<string, string>} */
 const WHAT = { acknowledged: "Acknowledge", muted: "Mute", resolved: "Resolve", open: "Open again" };
@@ -88,6 +89,7 @@ export async function issues(r) {
         el("span", { class: "dim" }, `first ${at(issue.first)}, last ${at(issue.last)} UTC`), byDay(issue.days)),
       el("p", { class: "error" }, issue.sample.error),
       el("p", { class: "advice" }, issue.advice),
+      el("p", { class: "dim" }, "While it was seen: ", ...then(r.id, graph.dag_id, Date.parse(issue.first) / 1000, Date.parse(issue.last) / 1000 + 1, `then-${issue.id}`)),
       el("p", { class: "dim" }, [issue.succeeded ? `succeeded since, ${at(issue.succeeded)} UTC` : "",
         issue.affected ? `${plural(issue.affected, "key")}: ${issue.keys.join(", ")}${issue.affected > issue.keys.length ? " …" : ""}` : "",
         decided(issue)].filter(Boolean).join(" · ")),

@@ -60,6 +60,7 @@ export function plot({ id, title, lines, format = count, steps, stacked = false,
     return {
       width, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
       cursor: { sync: { key: sync.key }, drag: { x: true, y: false } },
+      legend: { markers: { dash: (u, s) => (lines[s - 1]?.dash ? "dotted" : "solid") } }, // a dashed line is told from a whole one
       scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
         { stroke: () => color("--dim"), grid: { stroke: () => color("--line"), width: 1 }, ticks: { stroke: () => color("--line") },

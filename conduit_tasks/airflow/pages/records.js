@@ -3,7 +3,7 @@ import { address } from "./address.js";
 import { ask, of } from "./ask.js";
 import { sideBySide } from "./diff.js";
 import { head } from "./head.js";
-import { count, el, plural } from "./parts.js";
+import { at, count, el, plural } from "./parts.js";
 import { one as step } from "./steps.js";
 
 /** @type {Record<string, string>} */
@@ -14,7 +14,7 @@ function answer(one) {
   if (one.error) return el("p", { class: "error" }, `${one.error.node}, ${one.error.class}: ${one.error.message}`);
   const a = one.answer;
   if (!a) return null;
-  return el("p", { class: a.error ? "error" : "dim" }, [`${a.outcome} ${a.ended}`, a.run, a.exact ? "" : "with others between them", a.error_class, a.error].filter(Boolean).join(" · "));
+  return el("p", { class: a.error ? "error" : "dim" }, [`${a.outcome} ${at(a.ended)} UTC`, a.run, a.exact ? "" : "with others between them", a.error_class, a.error].filter(Boolean).join(" · "));
 }
 
 const text = (/** @type {Json} */ record) => JSON.stringify({ ...record, position: undefined }, null, 2);

@@ -6,7 +6,8 @@ type Query = Record<string, string | number | boolean | null | undefined>;
 /** What a view shows that is live by itself; `close` ends its connection. */
 interface Going { nodes: Child[]; close: () => void }
 type View = ((r: Route) => Promise<Child[] | Going>) & { still?: boolean };
-type Field = [name: string, text: string, options?: string[] | string];
+/** `none`: what stands for no choice, in place of "any". */
+type Field = [name: string, text: string, options?: string[] | string, none?: string];
 
 /** What the address names. */
 interface Route { id: string; view: string; rest: string[]; query: URLSearchParams }
