@@ -1,7 +1,7 @@
 """Delivers a backlog of sealed micro-batches to the one destination of a pipeline, and tells how long that took.
 
-`backlog.py PIPELINE MICRO_BATCHES MOST`: reads so many micro-batches, then delivers them with at most MOST of them under
-way at a time. Reading, and the start of Spark's context and of its Python workers, are apart.
+`backlog.py PIPELINE MICRO_BATCHES MOST`: reads so many micro-batches, then delivers them with at most MOST of them
+under way at a time. Reading, and the start of Spark's context and of its Python workers, are apart.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _destination(
         yield sample("destination_records", state.counters[outcome], *of, outcome)
     yield sample("destination_retries", state.counters["retried"], *of)
     yield sample("destination_redelivered", state.counters["redelivered"] + state.counters["redriven"], *of)
-    yield sample("destination_lag_records", max(0, backlog.records - state.confirmed_records), *of)
+    yield sample("destination_lag_records", max(0, backlog.records - state.confirmed_beyond), *of)
     yield sample("destination_lag_bytes", backlog.bytes, *of)
     yield sample("destination_lag_seconds", backlog.age(now), *of)
     yield sample("destination_waiting_seconds", figures.waiting, *of)
