@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.state import Division
-from conduit_tasks.connectors.base import RecordDestination
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import ConduitError
@@ -19,7 +18,8 @@ from conduit_tasks.micro_batch import dividing
 from conduit_tasks.micro_batch.dividing import joined
 from conduit_tasks.micro_batch.numbering import matched_of
 from conduit_tasks.micro_batch.size import Size
-from conduit_tasks.pipeline.parallel import one_task
+from conduit_tasks.pipeline.parallel import together
+from conduit_tasks.topology import TOGETHER
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from conduit_tasks.micro_batch.shard_task import ShardTask
     from conduit_tasks.topology import Destination
 
-MOST = 16
+MOST = TOGETHER
 """Limit of micro-batches in a group."""
 
 ENOUGH = 10_000
@@ -40,15 +40,6 @@ Answer = tuple[list[tuple[int, DeliveryReport]], ConduitError | None]
 ended before the last."""
 
 
-def several(destination: Destination) -> bool:
-    """Returns whether several micro-batches may be under way at once: nothing is kept by the order, or by the name of a
-    shard, which only destinations that write in batches know."""
-    plugin = destination_class(destination.plugin)
-    options = destination.delivery
-    record_wise = isinstance(plugin, type) and issubclass(plugin, RecordDestination)
-    return options.order_by == "none" and options.parallelism != 1 and record_wise and not one_task(destination, plugin)
-
-
 def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
     context: Context,
     destination: Destination,
@@ -58,14 +49,20 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
     parallelism: Callable[[], int] = lambda: 1,
 ) -> bool:
     """Divides the micro-batches behind the cursor, up to `sealed`, as a group. Returns False if they go one after the
-    other: the destination is not of those (`several`), there is one, something is begun already, or they are so few
-    records that one task delivers them. Raises Fenced, PipelineStopped.
+    other: the destination is not of those (`parallel.together`), there is one, something is begun already, or they are
+    so few records that one task delivers them. Raises Fenced, PipelineStopped.
 
     Costs nothing where the file asks for one task or keeps an order. `parallelism`: as in `dividing.division_of`.
     """
     broker, first = context.broker, state.cursor + 1
     begun = bool(state.divisions or state.confirmed or state.group[1] >= first)
-    if MOST == 1 or sealed <= first or begun or not several(destination) or broker.redrives.parked(destination.id):
+    if (
+        MOST == 1
+        or sealed <= first
+        or begun
+        or not together(destination, destination_class(destination.plugin))
+        or broker.redrives.parked(destination.id)
+    ):
         return False
     most = destination.delivery.most_tasks
     records = bytes = 0
