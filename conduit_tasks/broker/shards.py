@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
@@ -24,6 +26,15 @@ from conduit_tasks.topology import Node
 if TYPE_CHECKING:
     from conduit_tasks.record.counts import Counts
     from conduit_tasks.record.dead_letter import DeadLetter
+
+
+class Waiting(NamedTuple):
+    """A sealed micro-batch: the records that a trigger matched, all of them, their bytes, the path of its manifest."""
+
+    matched: int
+    total: int
+    bytes: int
+    manifest: str
 
 
 class Shards:
@@ -49,6 +60,16 @@ class Shards:
             return None
         shards, of, first, used = map(int, fixed[1:])
         return Division.begun(m, str(fixed[0]), shards, of, first, None if used == shards else used)
+
+    def waiting(self, destination: str, numbers: Sequence[int]) -> list[Waiting]:
+        """Returns these sealed micro-batches, in one round trip."""
+        found = self._access.read(
+            *(("HMGET", self._keys.micro_batch(m), "matched", "total", "bytes", "manifest") for m in numbers)
+        )
+        return [
+            Waiting(orjson.loads(matched or "{}").get(destination, 0), int(total or 0), int(size or 0), manifest or "")
+            for matched, total, size, manifest in found
+        ]
 
     def together(self, destination: str, token: int, group: Sequence[Division]) -> bool:
         """Divides several micro-batches at once, the first of which is the one behind the cursor, with the same number

@@ -64,28 +64,26 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
         or broker.redrives.parked(destination.id)
     ):
         return False
-    most = destination.delivery.most_tasks
-    records = bytes = 0
-    matched = list[int]()
-    for number in range(first, min(sealed, state.cursor + MOST) + 1):
-        found = broker.micro_batches.get(number)
-        matched.append(matched_of(context, context.spool.read_sealed(found.manifest), destination))
-        records, bytes = records + found.total, bytes + found.bytes
-        if sum(matched) >= most * ENOUGH:
-            break
+    most, count = destination.delivery.most_tasks, 1
+    found = broker.shards.waiting(destination.id, range(first, min(sealed, state.cursor + MOST) + 1))
+    while count < len(found) and sum(of.matched for of in found[:count]) < most * ENOUGH:
+        count += 1
+    found = found[:count]
     if destination.delivery.parallelism == "auto":
-        if Size(records, bytes).small():
+        if Size(sum(of.total for of in found), sum(of.bytes for of in found)).small():
             return False
         most = max(1, min(most, parallelism()))
-    lanes = min(most, sum(matched) // dividing.LEAST)
-    if len(matched) == 1 or lanes < 2 or not matched[0]:
+    lanes = min(most, sum(of.matched for of in found) // dividing.LEAST)
+    if count == 1 or lanes < 2:
         return False
+    # As it is sealed: what the broker says of a destination that is being renamed may be less.
+    matched = [matched_of(context, context.spool.read_sealed(of.manifest), destination) for of in found]
     group, at = list[Division](), 0
     for number, wanted in enumerate(matched, first):
         used = min(lanes, max(1, wanted // dividing.LEAST)) if wanted else 0
         group.append(Division.begun(number, "none", lanes, wanted, at, used))
         at = (at + used) % lanes
-    return broker.shards.together(destination.id, lease.token, group)
+    return bool(matched[0]) and broker.shards.together(destination.id, lease.token, group)
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,8 @@ def _together(s: Scenario, random: Random) -> None:
     s.order, s.tasks, s.bulk, s.few = "none", random.choice([2, 3, 4]), "", False
     s.batch, s.more = random.choice([3, 5, 8]), 3
     s.lag = 8 * s.batch
+    # Not each micro-batch has records in all lanes, so that a younger one may be whole first.
+    s.least = random.choice([1, 2, s.batch // 2, s.batch])
     s.attempts = random.random() < 0.5
     s.unconfirmed, s.untold = random.choice([1, 2]), random.choice([1, 4])
     s.rates = replace(s.rates, power=min(s.rates.power, 0.0005))

@@ -4,6 +4,7 @@ files."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -251,15 +252,20 @@ class UnderWay:
     broker: Broker
 
     def wait(self) -> None:
-        """Waits until each lane is where it is held up, and the broker was told what it has sent."""
-        until(lambda: self.confirmed() == [16 + 400, 2 * 16, 0], "two micro-batches under way")
+        """Waits until each lane is where it is held up, and has told the broker of records there."""
+        until(self.reached, "two micro-batches under way")
+
+    def reached(self) -> bool:
+        first, second, *_ = [*self.confirmed(), 0, 0]
+        # More than one lane can tell of.
+        return first > 400 and second > 16
 
     def confirmed(self) -> list[int]:
         return [division.confirmed for division in self.broker.deliveries.get("to").divisions]
 
     def cut_off(self, beside: Beside) -> None:
         """Has a delivery end there, as the process of lane 1 is killed."""
-        beside.cut_off(deliver, lambda: self.confirmed() == [16 + 400, 2 * 16, 0], hold().unlink)
+        beside.cut_off(deliver, self.reached, hold().unlink)
 
 
 @pytest.mark.proves("C10")
@@ -288,22 +294,26 @@ def driver() -> None:
 
 
 @pytest.mark.proves("C10", "I4", "I5")
+@pytest.mark.parametrize("alone", [True, False])
 def test_a_driver_that_is_killed_with_two_micro_batches_under_way_leaves_nothing_to_repair(
-    receiver: Receiver, beside: Beside, under_way: UnderWay
+    receiver: Receiver, beside: Beside, under_way: UnderWay, alone: bool
 ) -> None:
-    """Given a driver that is killed, whose tasks go on for a while, then the next one takes over when the lease has
-    lapsed, fences them, and has the lanes that are left finish the group."""
-    killed = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=ROOT)
+    """Given a driver that is killed alone, then its tasks go on and finish the group, and the next one finds nothing to
+    do. Given that they are killed with it, then the next one has the lanes that are left finish the group, once the
+    lease has lapsed."""
+    killed = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=ROOT, start_new_session=True)
     try:
         under_way.wait()
     finally:
-        killed.kill()
+        if alone:
+            killed.kill()
+        else:
+            os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()
         hold().unlink()
-    deliver(beside, "two", wait=60.0)
-    (job,) = beside.jobs
-    assert set(job) <= {0, 1, 2}
-    all_there(receiver, 1_800, cursor=3, repeats=3 * (UNCONFIRMED + UNTOLD))
+    deliver(beside, "two", wait=240.0)
+    assert [set(job) - {0, 1, 2} for job in beside.jobs] == ([] if alone else [set()])
+    all_there(receiver, 1_800, cursor=3, repeats=0 if alone else 3 * (UNCONFIRMED + UNTOLD))
 
 
 @pytest.mark.proves("C15")
@@ -325,7 +335,7 @@ def test_a_forceful_stop_ends_all_lanes_and_a_start_goes_on_with_the_same_group(
     receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay
 ) -> None:
     """Given a stop by force with two micro-batches under way, then what has arrived is told, nothing more is sent, and
-    after a start the rest of both is: nothing twice."""
+    after a start the rest of both is."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(deliver, beside)
         under_way.wait()
@@ -336,11 +346,13 @@ def test_a_forceful_stop_ends_all_lanes_and_a_start_goes_on_with_the_same_group(
         with pytest.raises(PipelineStopped):
             done.result(240)
     found = broker.deliveries.get("to")
-    assert found.confirmed_beyond + 600 * found.cursor == receiver.accepted() < 1_800
+    # All that has arrived is told, but the last record of each lane, as records that it became may have followed.
+    assert 0 <= receiver.accepted() - found.confirmed_beyond - 600 * found.cursor <= 3
+    assert receiver.accepted() < 1_800
     broker.lifecycle.start()
     deliver(beside, "two")
     assert len(beside.jobs) == 2
-    all_there(receiver, 1_800, cursor=3)
+    all_there(receiver, 1_800, cursor=3, repeats=3)
 
 
 @pytest.mark.proves("C10")
@@ -385,17 +397,17 @@ def test_a_lost_redis_is_rebuilt_with_all_that_the_mark_says_of_a_group(
     receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay, newer: bool
 ) -> None:
     """Given a mark with two micro-batches under way, then a state that is rebuilt from the spool has what was confirmed
-    of each, and the lanes finish them; if the second one was sealed after the mark, what the mark says of it counts
+    of each, and the lanes finish them; if the last one was sealed after the mark, what the mark says of it counts
     not."""
     under_way.cut_off(beside)
-    before, first = broker.deliveries.get("to"), token_of(broker.micro_batches.get(1).manifest)
-    assert (before.cursor, len(before.divisions)) == (0, 3)
+    before, front = broker.deliveries.get("to"), token_of(broker.micro_batches.get(2).manifest)
+    assert (before.cursor, [division.micro_batch for division in before.divisions]) == (1, [2, 3])
     with opened("p", "two") as context:
         with context.broker.leases.acquire("destinations.to", "two", wait=30.0) as lease:
             Marker(context, "destinations.to", lease.token).mark()
         if newer:
             marks = Checkpoint(context.spool, "p")
-            marks.write(replace(marks.read()["destinations.to"], at=first))
+            marks.write(replace(marks.read()["destinations.to"], at=front))
         broker.redis.flushall()
         rebuild.apply(broker, rebuild.from_spool(context.pipeline, context.spool, broker), replace=False)
     after = broker.deliveries.get("to")
