@@ -32,6 +32,7 @@ from conduit_tasks.operate.status import snapshot
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.checkpoint import Checkpoint, token_of
 from conduit_tasks.topology import UNTOLD
+from tests.changes.parts import applied
 from tests.faults.beside import Beside, Died
 from tests.faults.functions import hold
 from tests.faults.parts import ROOT, Receiver, drive, events, until
@@ -369,6 +370,25 @@ def test_a_group_is_finished_as_it_was_begun_whatever_the_file_says_by_then(
     assert set(beside.jobs[1]) <= {0, 1, 2}
     assert beside.jobs[2:] == [[0]]
     all_there(receiver, 2_000, cursor=4, repeats=UNCONFIRMED + UNTOLD)
+
+
+@pytest.mark.proves("C10", "C14")
+def test_a_destination_that_is_renamed_with_a_group_under_way_goes_on_with_it(
+    quick: Path, tmp_path: Path, receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay
+) -> None:
+    """Given a delivery cut off with two micro-batches under way, and `conduit apply` of a file in which the destination
+    has another id, then all that was confirmed is known under that, and the lanes that are left finish the group."""
+    under_way.cut_off(beside)
+    before = broker.deliveries.get("to")
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text()
+    file = tmp_path / "changed.yaml"
+    file.write_text(text.replace("- id: to\n", "- id: sink\n"))
+    applied(file, "--rename", "to=sink")
+    assert broker.deliveries.get("sink").divisions == before.divisions
+    drive(run_all=beside)
+    seen, after = receiver.summary(), broker.deliveries.get("sink")
+    assert (seen["accepted"], after.cursor, after.group) == (1_800, 3, (0, -1))
+    assert seen["duplicates"] <= UNCONFIRMED + UNTOLD
 
 
 @pytest.mark.proves("C10", "T4")
