@@ -28,6 +28,7 @@ from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import LOST, Scenario
 from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.tasks import gives_way
+from conduit_tasks.verify.told import Told
 from conduit_tasks.verify.world import World
 
 
@@ -49,9 +50,7 @@ class Watch:
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
-        self._told: dict[tuple[str, int], dict[int, RangeSet]] = defaultdict(lambda: defaultdict(lambda: RangeSet(())))
-        """Destination, micro-batch → shard → numbers that were told."""
-        self._reached: dict[str, int] = defaultdict(int)
+        self._told = Told(redis, found, self._by_one)
         self._unstaged: dict[int, int] = {}
         """Lease token → the micro-batch of which its node had not staged anything when the lease was given."""
         self._attempts: dict[str, int] = {}
@@ -88,8 +87,8 @@ class Watch:
                 (Drain, "until_caught_up", None, self._drained),
                 (ParquetFolder, "put", self._putting, None),
                 (Shards, "merge", self._merging, None),
-                (Shards, "confirm", self._telling, None),
-                (Shards, "whole", None, self._moved),
+                (Shards, "confirm", self._told.telling, None),
+                (Shards, "whole", None, self._told.moved),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),
             ]
@@ -290,24 +289,10 @@ class Watch:
         self._given[destination, m] = confirmed
         self._merged[destination, m] += 1
 
-    def _telling(
-        self, _: Any, destination: str, m: int, __: int, shard: int, numbers: Any, *___: Any, **____: Any
-    ) -> None:
-        self._told[destination, m][shard] = self._told[destination, m][shard].add(numbers)
-
-    def _moved(self, _: Any, __: Any, destination: str, *___: Any, **____: Any) -> None:
-        """Checks invariant 10 where several tasks deliver: the cursor moves only over micro-batches of which every
-        record that the trigger matched was confirmed, by tasks or by one task."""
-        cursor = self._numbers(f"destination:{destination}", "cursor")[0]
-        for m in range(self._reached[destination] + 1, cursor + 1):
-            told = sum(numbers.count for numbers in self._told.pop((destination, m), {}).values())
-            total = self._numbers(f"micro-batch:{m}", "total")[0]
-            matched = json.loads(self.redis.hget(f"{{conduit:{PIPELINE}}}:micro-batch:{m}", "matched") or "{}")
-            one = (destination, m) in self._passed or self._given[destination, m].ranges == ((0, total - 1),)
-            # What was collected says nothing any more.
-            if told != matched.get(destination, told) and not one and not self.scenario.forgetful:
-                self.found.broken(f"Invariant 10: {destination} passes micro-batch {m} with {told} records told")
-        self._reached[destination] = max(cursor, self._reached[destination])
+    def _by_one(self, destination: str, m: int, total: int) -> bool:
+        """Returns whether one task has confirmed all of a micro-batch, or nobody knows."""
+        whole = self._given[destination, m].ranges == ((0, total - 1),)
+        return whole or (destination, m) in self._passed or self.scenario.forgetful
 
     def _settled_again(self, _: Any, destination: str, *__: Any, dead: Sequence[Any] = (), **___: Any) -> None:
         """Checks invariant 8 for what was sent again."""
