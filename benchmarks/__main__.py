@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import (
+    backlog,
     chain,
     gateway,
     growth,
@@ -56,6 +57,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
             "moderate": (20_000, 500_000, 500_000),
             "quick": (1_000, 64_000, 1_000),
         },
+    ),
+    "backlog": (
+        lambda place, n: backlog.run(place, *n),
+        {"full": (500, 40), "moderate": (500, 16), "quick": (200, 5)},
     ),
     "servers": (
         lambda place, n: over_servers.run(place, *n),

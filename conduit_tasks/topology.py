@@ -128,6 +128,9 @@ class Breaker:
 AUTO_TASKS = 16
 """The most tasks of `parallelism: auto`: each of them has `max-unconfirmed` records on their way."""
 
+TOGETHER = 16
+"""Limit of micro-batches that a destination works on at once."""
+
 
 @dataclass(frozen=True)
 class Delivery:

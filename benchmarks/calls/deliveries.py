@@ -53,6 +53,27 @@ def cases() -> dict[str, Call]:
                 | {"cursor": "1", "divided": "2:key:2:1000000", "shard:1": apart(HELD)}
             },
         ),
+        "together": Call(
+            {
+                **{name: OF_X[name] for name in ("pipeline", "destination", "lease")},
+                **{"window": K.window("x"), "series": K.series("x")},
+                "each": [K.micro_batch(n + 1) for n in range(b("together", "each"))],
+            },
+            # Nothing but the first one has records, so that each of the others is whole at once.
+            {"m": 1, "lanes": 64, "shares": ["100:0:1", *["0:1:0"] * (b("together", "shares") - 1)], **token},
+            {
+                K.micro_batch(n + 1): {"state": "sealed", "total": "1", "bytes": "1"}
+                for n in range(b("together", "each"))
+            },
+        ),
+        "whole of a group": Call(
+            {
+                **{name: OF_X[name] for name in ("pipeline", "destination", "lease")},
+                **{"micro_batch": K.micro_batch(1), "figures": K.figures, "series": K.series("x")},
+            },
+            {"m": 1, "shard": 0, "records": 0, "completing": {}, **token},
+            {K.destination("x"): BASE[K.destination("x")] | {"divided": "1:none:64:64:0:64", **whole_group()}},
+        ),
         "vote": Call(
             {
                 "pipeline": K.pipeline,
@@ -182,6 +203,17 @@ def cases() -> dict[str, Call]:
             },
             {},
         ),
+    }
+
+
+def whole_group() -> dict[str, str]:
+    """A group of which only the first shard is not whole."""
+    group = range(2, b("together", "each") + 1)
+    return {
+        "group": f"1-{group[-1]}",
+        **{f"shard:{lane}": "=1" if lane > 1 else "=2" for lane in range(1, 64)},
+        **{f"divided:{m}": f"{m}:none:64:64:0:64" for m in group},
+        **{f"shard:{m}:{lane}": "=1" for m in group for lane in range(64)},
     }
 
 

@@ -253,6 +253,7 @@ class Deliveries:
 def delivery_state(data: Mapping[str, str]) -> DeliveryState:
     """Reads the delivery state from the hash of a registered destination."""
     state = data.get("state")
+    first, _, last = data.get("group", "0--1").partition("-")
     return DeliveryState(
         cursor=int(data["cursor"]),
         epoch=int(data.get("epoch", 0)),
@@ -263,5 +264,6 @@ def delivery_state(data: Mapping[str, str]) -> DeliveryState:
         error=stored_error(data.get("error"), data.get("error_at")),
         confirmed_at=seconds(data.get("confirmed_at")),
         sent_at=seconds(data.get("sent_at")),
-        division=Division.parse(data),
+        divisions=Division.parse(data),
+        group=(int(first), int(last)),
     )

@@ -32,7 +32,7 @@ Command = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class DestinationFigures:
-    """Figures of one destination. `counters`: as of `DeliveryState`; `confirmed`: records of the micro-batch behind its
+    """Figures of one destination. `counters`: as of `DeliveryState`; `confirmed`: records of micro-batches beyond its
     cursor that are confirmed; `waiting`: seconds since the oldest micro-batch that it has not confirmed was planned;
     `stopped`: it is stopped alone; `parked`: keys that wait behind a dead letter."""
 
@@ -95,7 +95,7 @@ def _asked(redis: Client, of_each: Sequence[Sequence[Command]]) -> Iterator[list
 
 @dataclass
 class _Delivery:
-    """What the script says of a registered destination. `ranges`, `divided`: as they are stored; `count`: shards."""
+    """What the script says of a registered destination. `ranges`, `divided`: as they are stored."""
 
     cursor: int
     status: str | None
@@ -107,17 +107,16 @@ class _Delivery:
     parked: int
 
     @property
-    def count(self) -> int:
-        number, _, count, _ = (self.divided or "0::0:0").split(":")
-        return int(count) if int(number) == self.cursor + 1 else 0
+    def is_divided(self) -> bool:
+        """Whether the micro-batch behind the cursor is divided."""
+        return int((self.divided or "0:").partition(":")[0]) == self.cursor + 1
 
-    def confirmed(self, shards: Sequence[str | None]) -> int:
-        """Returns the records of micro-batch `cursor + 1` that are confirmed. `shards`: what is, if it is divided."""
-        if not self.count:
+    def confirmed(self, state: Mapping[str, str] | None) -> int:
+        """Returns the records of micro-batches beyond the cursor that are confirmed. `state`: all that is stored of the
+        destination, if one is divided."""
+        if state is None:
             return RangeSet.parse(self.ranges).count if self.ranges else 0
-        state = {f"shard:{n}": text for n, text in enumerate(shards) if text is not None}
-        divided = Division.parse({**state, "cursor": str(self.cursor), "divided": self.divided or ""})
-        return 0 if divided is None else divided.confirmed
+        return sum(division.confirmed for division in Division.parse(state))
 
 
 class _Read:
@@ -173,15 +172,12 @@ class _Read:
         planned = {cursor + 1 for cursor in cursors if cursor < max(self._last, self._sealed)}
         behind = any(cursor < self._sealed for cursor in cursors)
         self._fronts = sorted(planned | ({self._sealed} if behind else set()))
-        self._divided = {id: of for id, of in self._registered.items() if of.count}
+        self._divided = [id for id, of in self._registered.items() if of.is_divided]
         return [
             *(("HMGET", self._keys.micro_batch(m), *backlogs.FIELDS, "opened_at") for m in self._fronts),
             *(("HGET", self._keys.micro_batch(m), "bytes") for m in self._uncounted),
             *(("HMGET", self._keys.lease(node), "failures", "error", "attempts") for node in self._others),
-            *(
-                ("HMGET", self._keys.destination(id), *(f"shard:{n}" for n in range(of.count)))
-                for id, of in self._divided.items()
-            ),
+            *(("HGETALL", self._keys.destination(id)) for id in self._divided),
         ]
 
     def figures(self, answers: Sequence[Any]) -> Figures:
@@ -192,7 +188,7 @@ class _Read:
         for node in self._others:
             failures, error, attempts = next(found)
             self._troubles[node] = f"{'-' if failures and error else ''}{attempts or 0}"
-        shards = {id: next(found) for id in self._divided}
+        states = {id: as_hash(next(found)) for id in self._divided}
         attempts = {node: abs(int(self._troubles[node])) for node in self._nodes}
         status = self._status or "running"
         failing = any(text[0] == "-" for text in self._troubles.values())
@@ -207,19 +203,19 @@ class _Read:
             histograms=self._histograms,
             attempts=attempts,
             dead=int(self._dead),
-            destinations={id: self._destination(of, fronts, shards.get(id, ())) for id, of in self._registered.items()},
+            destinations={id: self._destination(of, fronts, states.get(id)) for id, of in self._registered.items()},
             at=self._at,
         )
 
     def _destination(
-        self, of: _Delivery, fronts: Mapping[int, Sequence[str | None]], shards: Sequence[str | None]
+        self, of: _Delivery, fronts: Mapping[int, Sequence[str | None]], state: Mapping[str, str] | None
     ) -> DestinationFigures:
         backlog = backlogs.pending(fronts, of.cursor, self._sealed) or self._one_by_one(of.cursor)
         opened = fronts[of.cursor + 1][-1] if of.cursor + 1 in fronts else None
         oldest = backlog.oldest_sealed_at
         return DestinationFigures(
             counters=of.counters,
-            confirmed=of.confirmed(shards),
+            confirmed=of.confirmed(state),
             # A server whose clock went back would have none wait for as long.
             backlog=backlog if oldest is None else replace(backlog, oldest_sealed_at=min(oldest, self._at)),
             waiting=max(0.0, self._at - int(opened) / 1e6) if opened else 0.0,

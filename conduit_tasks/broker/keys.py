@@ -143,7 +143,7 @@ class Keys:
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:
-        """hash: cursor, ranges, divided, shard:<n>, epoch, state, words, begun, status, error, forced, joined,
+        """hash: cursor, ranges, divided, shard:<n>, group, epoch, state, words, begun, status, error, forced, joined,
         replayed, told, counters of one destination; ("") epoch of redrives before the fan-out. Pipeline."""
         return f"{self._tag}destination:{destination}"
 

@@ -68,7 +68,7 @@ class DestinationLook:
     @property
     def behind(self) -> int:
         """Sealed records that it has not confirmed."""
-        return max(0, self.backlog.records - self.state.confirmed_records)
+        return max(0, self.backlog.records - self.state.confirmed_beyond)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ VOTE = load("vote")
 TOLD = load("told")
 # shards/
 DIVIDE = load("divide")
+TOGETHER = load("together")
 CONFIRM_SHARD = load("confirm_shard")
 WHOLE = load("whole")
 MERGE = load("merge")

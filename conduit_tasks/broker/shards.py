@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
@@ -24,6 +26,15 @@ from conduit_tasks.topology import Node
 if TYPE_CHECKING:
     from conduit_tasks.record.counts import Counts
     from conduit_tasks.record.dead_letter import DeadLetter
+
+
+class Waiting(NamedTuple):
+    """A sealed micro-batch: the records that a trigger matched, all of them, their bytes, the path of its manifest."""
+
+    matched: int
+    total: int
+    bytes: int
+    manifest: str
 
 
 class Shards:
@@ -47,8 +58,36 @@ class Shards:
         fixed = self._access.run(scripts.DIVIDE, keys, m=m, token=token, by=by, count=count, matched=matched)
         if int(fixed[1]) == 1:
             return None
-        shards = int(fixed[1])
-        return Division(m, str(fixed[0]), shards, int(fixed[2]), (RangeSet(),) * shards, (None,) * shards)
+        shards, of, first, used = map(int, fixed[1:])
+        return Division.begun(m, str(fixed[0]), shards, of, first, None if used == shards else used)
+
+    def waiting(self, destination: str, numbers: Sequence[int]) -> list[Waiting]:
+        """Returns these sealed micro-batches, in one round trip."""
+        found = self._access.read(
+            *(("HMGET", self._keys.micro_batch(m), "matched", "total", "bytes", "manifest") for m in numbers)
+        )
+        return [
+            Waiting(orjson.loads(matched or "{}").get(destination, 0), int(total or 0), int(size or 0), manifest or "")
+            for matched, total, size, manifest in found
+        ]
+
+    def together(self, destination: str, token: int, group: Sequence[Division]) -> bool:
+        """Divides several micro-batches at once, the first of which is the one behind the cursor, with the same number
+        of shards each (ADR 41). Returns False if that one, or a group, is begun already.
+
+        If the first one is divided already, nothing changes: `Deliveries.get` says how. Raises Fenced, PipelineStopped,
+        InvariantBroken if one of them is not sealed.
+        """
+        first = group[0].micro_batch
+        keys: dict[str, str | Sequence[str]] = {
+            **self._of(destination),
+            "window": self._keys.window(destination),
+            "series": self._keys.series(destination),
+            "each": [self._keys.micro_batch(division.micro_batch) for division in group],
+        }
+        shares = [f"{division.matched}:{division.first}:{len(division.shards)}" for division in group]
+        (done,) = self._access.run(scripts.TOGETHER, keys, m=first, token=token, lanes=group[0].count, shares=shares)
+        return bool(done)
 
     def confirm(  # noqa: PLR0917  # as `Deliveries.confirm`
         self,
@@ -121,8 +160,9 @@ class Shards:
         records: int,
         *,
         completing: Mapping[str, int] | None = None,
-    ) -> None:
-        """Says that a shard has so many records, all of them confirmed; the cursor moves with the last shard.
+    ) -> bool:
+        """Says that a shard has so many records, all of them confirmed; the cursor moves with the last shard of the
+        micro-batch behind it, over all of a group that are whole by then. Returns whether it moved.
 
         `completing`: durations (`metrics.histogram`) of the micro-batch, if this call completes it. Raises
         InvariantBroken if they are not all confirmed, or the shards together are not what was sealed.
@@ -134,13 +174,19 @@ class Shards:
             "series": self._keys.series(destination),
         }
         completes = dict(completing or {})
-        self._access.run(scripts.WHOLE, keys, m=m, token=token, shard=shard, records=records, completing=completes)
+        said = self._access.run(
+            scripts.WHOLE, keys, m=m, token=token, shard=shard, records=records, completing=completes
+        )
+        return said[1:] == [1]
 
     def voted(self, destination: str, m: int, count: int) -> list[int]:
-        """Returns per shard of the divided micro-batch m the number of its first records that have voted (C6)."""
+        """Returns per shard of the divided micro-batch m the number of its first records that have voted (C6); a shard
+        that is whole has voted for all of them."""
         window = self._access.hash(self._keys.window(destination))
         names = ["", *(f":{shard}" for shard in range(1, count))]
-        return [int(window.get(f"next{of}", 0)) if window.get(f"m{of}") == str(m) else 0 for of in names]
+        found = [int(window.get(f"next{of}", 0)) if window.get(f"m{of}") == str(m) else 0 for of in names]
+        later, _, first = window.get("kept", "").partition(":")
+        return [int(first), *found[1:]] if later == str(m) else found
 
     def merge(self, destination: str, m: int, token: int, confirmed: RangeSet, voted: RangeSet) -> None:
         """Has one task finish the divided micro-batch m, of which these seqs are confirmed, and these ordinals (number

@@ -6,8 +6,8 @@ Times are seconds since the epoch by the server's clock unless said otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from conduit_tasks.broker.ranges import RangeSet
 
@@ -107,7 +107,8 @@ class Division:
     """Division of one micro-batch's records at one destination into shards, each delivered by a task of its own.
 
     `by`: what a shard is of. `done`: per shard the confirmed ranges of its own numbers (its records are numbered from
-    0); `whole`: per shard its number of records once all of them are confirmed, None before.
+    0); `whole`: per shard its number of records once all of them are confirmed, None before. `first`, `used`: so many
+    shards, from that number on and round, have records (ADR 41); by default all have.
     """
 
     micro_batch: int
@@ -117,22 +118,40 @@ class Division:
     """Number of records of all shards together."""
     done: tuple[RangeSet, ...] = ()
     whole: tuple[int | None, ...] = ()
+    first: int = 0
+    used: int | None = None
 
     @classmethod
-    def parse(cls, state: Mapping[str, str]) -> Division | None:
-        """Reads it from a destination's hash; None if the micro-batch behind the cursor is not divided."""
-        number, by, count, matched = (state.get("divided") or "0::0:0").split(":")
-        if int(number) != int(state["cursor"]) + 1:
-            return None
-        shards = [state.get(f"shard:{n}", "") for n in range(int(count))]
-        return cls(
-            int(number),
-            by,
-            int(count),
-            int(matched),
-            tuple(RangeSet.parse(None if text.startswith("=") else text) for text in shards),
-            tuple(int(text[1:]) if text.startswith("=") else None for text in shards),
-        )
+    def begun(  # noqa: PLR0917 - as it is stored
+        cls, micro_batch: int, by: str, count: int, matched: int, first: int = 0, used: int | None = None
+    ) -> Self:
+        """Returns one of which nothing is confirmed."""
+        empty = cls(micro_batch, by, count, matched, (RangeSet(),) * count, (), first, used)
+        return replace(empty, whole=tuple(None if n in empty.shards else 0 for n in range(count)))
+
+    @classmethod
+    def parse(cls, state: Mapping[str, str]) -> tuple[Self, ...]:
+        """Reads those of the micro-batches that are under way from a destination's hash, from the one behind the cursor
+        on; none if that one is not divided."""
+        first, last = int(state["cursor"]) + 1, int(state.get("group", "-0").rpartition("-")[2])
+        found = list[Self]()
+        for number in range(first, max(first, last) + 1):
+            name, of = ("divided", "shard") if number == first else (f"divided:{number}", f"shard:{number}")
+            m, by, *numbers = (state.get(name) or "0:").split(":")
+            if int(m) != number:
+                break
+            one = cls.begun(number, by, *map(int, numbers))
+            texts = [state.get(f"{of}:{n}", "" if n in one.shards else "=0") for n in range(one.count)]
+            done = tuple(RangeSet.parse(None if text.startswith("=") else text) for text in texts)
+            whole = tuple(int(text[1:]) if text.startswith("=") else None for text in texts)
+            found.append(replace(one, done=done, whole=whole))
+        return tuple(found)
+
+    @property
+    def shards(self) -> list[int]:
+        """Shards that have records, in the order of the records."""
+        used = self.count if self.used is None else self.used
+        return [(self.first + n) % self.count for n in range(used)]
 
     @property
     def open(self) -> list[int]:
@@ -162,14 +181,32 @@ class DeliveryState:
     confirmed_at: float | None = None
     sent_at: float | None = None
     """Time of the last confirm of records that were sent, be it live, again or by a replay."""
-    division: Division | None = None
-    """Division of micro-batch `cursor + 1`, if it is divided."""
+    divisions: tuple[Division, ...] = ()
+    """Divisions of the micro-batches that are under way, from `cursor + 1` on; none if that one is not divided."""
+    group: tuple[int, int] = (0, -1)
+    """First and last micro-batch of the group that was begun together and has not been passed (ADR 41)."""
+
+    @property
+    def division(self) -> Division | None:
+        """Division of micro-batch `cursor + 1`, if it is divided."""
+        return self.divisions[0] if self.divisions else None
 
     @property
     def confirmed_records(self) -> int:
         """Number of records of micro-batch `cursor + 1` that are confirmed; of a divided one only those that the
         trigger matched."""
         return self.confirmed.count if self.division is None else self.division.confirmed
+
+    @property
+    def confirmed_beyond(self) -> int:
+        """Number of confirmed records of all micro-batches beyond the cursor, counted in the same way."""
+        return self.confirmed_records + sum(division.confirmed for division in self.divisions[1:])
+
+    def confirmed_of(self, number: int) -> int:
+        """Returns the number of confirmed records of a micro-batch beyond the cursor, counted in the same way."""
+        if number == self.cursor + 1:
+            return self.confirmed_records
+        return sum(division.confirmed for division in self.divisions if division.micro_batch == number)
 
 
 @dataclass(frozen=True)

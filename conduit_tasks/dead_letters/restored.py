@@ -75,9 +75,10 @@ def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dic
 
 def _confirmed(row: dict[str, Any], state: Mapping[str, str], *, divided: bool = True) -> bool:
     """Returns whether a stored letter's record is confirmed. `divided`: the answer for one of a micro-batch that is
-    divided and not complete: its numbers in the shards are not known here."""
+    divided and not passed by the cursor: its numbers in the shards are not known here."""
     cursor, m = int(state["cursor"]), row["micro_batch"]
-    if m == cursor + 1 and state.get("divided", "").startswith(f"{m}:"):
+    name = "divided" if m == cursor + 1 else f"divided:{m}"
+    if m > cursor and state.get(name, "").startswith(f"{m}:"):
         return divided
     return m <= cursor or (m == cursor + 1 and row["seq"] in RangeSet.parse(state.get("ranges")))
 

@@ -5,7 +5,7 @@ record's shard follows from stored columns, so every task finds the same one:
 
 - `key`: from the hash of its key, beside the hash that chooses one of the 64 lanes;
 - `partition`: whole partitions of sources, given to the shards largest first;
-- `none`: equal runs of consecutive records.
+- `none`: equal runs of consecutive records; of a micro-batch in a group, only some shards have one (ADR 41).
 
 Engines work with the records' numbers in the micro-batch (seqs). The rows of other shards are missing in their reading
 like rows that no trigger matched. `numbers` translates what they confirm.
@@ -37,10 +37,14 @@ Rows = Iterator[tuple["Seqs", pa.RecordBatch]]
 
 
 class Shard:
-    """Shard `number` of `count`. `columns`: those that a row must have for `rows`."""
+    """Shard `number` of `count`. `used`: the shards that have records, in their order, by `none`; by default all.
+    `columns`: those that a row must have for `rows`."""
 
-    def __init__(self, by: str, count: int, number: int, manifest: SealedManifest) -> None:
+    def __init__(
+        self, by: str, count: int, number: int, manifest: SealedManifest, used: Sequence[int] | None = None
+    ) -> None:
         self.by, self.count, self.number = by, count, number
+        self._used = range(count) if used is None else used
         self.name = ShardName(by, count, number)
         self.total = manifest.total
         self.columns = ("slice", "n", *(("key", "shape") if by == "key" else ()))
@@ -55,13 +59,22 @@ class Shard:
 
     def _spans(self, manifest: SealedManifest) -> RangeSet | None:
         if self.by == "none":
-            first, end = (self.total * n // self.count for n in (self.number, self.number + 1))
+            first, end = self._run
             return RangeSet.of([(first, end - 1)] if end > first else [])
         if self._shard_of_slice is None:
             return None
         mine = np.flatnonzero(self._shard_of_slice == self.number).tolist()
         slices = ((manifest.bases[i], manifest.slices[i].records) for i in mine)
         return RangeSet.of((base, base + records - 1) for base, records in slices if records)
+
+    @property
+    def _run(self) -> tuple[int, int]:
+        """Returns the first seq of a shard by `none`, and the one behind its last."""
+        if self.number not in self._used:
+            return 0, 0
+        place = self._used.index(self.number)
+        first, end = (self.total * n // len(self._used) for n in (place, place + 1))
+        return first, end
 
     def files(self, files: Sequence[PartFile]) -> list[PartFile]:
         """Returns those of the files that may hold rows of the shard."""
@@ -88,7 +101,7 @@ class Shard:
 
     def _mine(self, seqs: Seqs, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         if self.by == "none":
-            first, end = (self.total * n // self.count for n in (self.number, self.number + 1))
+            first, end = self._run
             mine: npt.NDArray[np.bool_] = (seqs >= first) & (seqs < end)
             return mine
         if self._shard_of_slice is not None:

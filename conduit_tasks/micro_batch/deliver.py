@@ -1,15 +1,15 @@
 """`destinations.<id>`: drains sealed micro-batches in order from the destination's cursor, under its lease.
 
 The driver walks the micro-batches; each is delivered by one executor task, or one for each of its shards
-(`delivery.parallelism`), which confirms to the broker itself.
+(`delivery.parallelism`), which confirms to the broker itself. Several may be under way together (`together`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.sending import leased, mark_settled
 from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.micro_batch.size import of_micro_batch
+from conduit_tasks.micro_batch.together import LaneTask, begin_group, told
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.waiting import LOOK
 from conduit_tasks.secret_names import secret_values
@@ -36,6 +37,7 @@ from conduit_tasks.topology import Destination, Node
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.broker.state import Division
+    from conduit_tasks.delivery.work import DeliveryReport
     from conduit_tasks.micro_batch.pass_plan import RunAll
 
 log = logging.getLogger(__name__)
@@ -164,8 +166,13 @@ class Drain:
             if state.division is not None and (why := writes_alone(destination)):
                 self._merge(state.division, why)
                 continue
-            division = division_of(self.context, destination, self.lease, state, self.parallelism)
-            self._deliver(cursor + 1, division=division)
+            if begin_group(self.context, destination, self.lease, state, sealed, self.parallelism):
+                state = broker.deliveries.get(destination.id)
+            if len(state.divisions) > 1:
+                self._deliver_group(state.divisions)
+            else:
+                division = division_of(self.context, destination, self.lease, state, self.parallelism)
+                self._deliver(cursor + 1, division=division)
             broker.runs.ring("delivered")
 
     def redeliver(self) -> None:
@@ -189,19 +196,37 @@ class Drain:
         log.info("micro-batch %d, which %d tasks have begun, is finished by one: %s", number, division.count, why)
 
     def _deliver(self, number: int, epoch: int = 0, division: Division | None = None) -> None:
-        try:
-            self._send(number, epoch, division)
-        except Unavailable as error:
-            # It is only told: whether it can be kept or not, the destination is down.
-            with suppress(ConduitError):
-                said = hiding(secret_values([self.destination.settings]))(str(error))
-                self.context.broker.outages.note(self.destination.id, self.lease.token, said, self.context.owner)
-            raise
-
-    def _send(self, number: int, epoch: int, division: Division | None) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)
+        work = self._work(number, epoch, in_driver)
+        with self._ending():
+            if division is not None:
+                # However small: without Spark they would go one after the other.
+                task = ShardTask(**work | {"size": None}, division=division, began=time.time())
+                report = joined(self.run_all(task, division.open))
+            else:
+                (report,) = [DeliverTask(**work)(0)] if in_driver else self.run_all(DeliverTask(**work), [0])
+            try_to_mark(self.marker)
+            if isinstance(report, ConduitError):
+                raise report
+        self._say(number, epoch, report, tasks=len(division.open) if division is not None else 0)
+
+    def _deliver_group(self, divisions: Sequence[Division]) -> None:
+        """Delivers micro-batches that are under way together (ADR 41)."""
+        began = time.time()
+        works = ((d, self._work(d.micro_batch) | {"size": None}) for d in divisions if d.open)
+        lanes = LaneTask(tuple(ShardTask(**work, division=d, began=began) for d, work in works))
+        with self._ending():
+            reports, error = told(divisions, self.run_all(lanes, lanes.lanes))
+            try_to_mark(self.marker)
+            for number, report in reports.items():
+                self._say(number, 0, report, tasks=len(lanes.lanes))
+            if error is not None:
+                raise error
+
+    def _work(self, number: int, epoch: int = 0, in_driver: bool = False) -> dict[str, Any]:
+        """Returns the fields of a task that delivers this micro-batch."""
         found = self.context.broker.micro_batches.get(number)
-        work = dict[str, Any](
+        return dict[str, Any](
             pipeline=self.context.pipeline,
             destination=self.destination.id,
             number=number,
@@ -212,30 +237,33 @@ class Drain:
             isolate_poison=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
             size=None if in_driver else of_micro_batch(found, self.context.pipeline),
         )
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Raises Unavailable, and notes why, if the tasks that run inside fail because the destination is down."""
         try:
-            if division is not None:
-                # However small: without Spark they would go one after the other.
-                task = ShardTask(**work | {"size": None}, division=division, began=time.time())
-                report = joined(self.run_all(task, division.open))
-            else:
-                (report,) = [DeliverTask(**work)(0)] if in_driver else self.run_all(DeliverTask(**work), [0])
-        except ConduitError:
+            try:
+                yield
+            except Exception as error:
+                mine = isinstance(error, ConduitError) and not isinstance(error, Fenced)
+                if not mine and (said := self.context.broker.leases.gave_up(self.destination.node)):
+                    raise Unavailable(said) from error
+                raise
+        except Unavailable as error:
+            # It is only told: whether it can be kept or not, the destination is down.
+            with suppress(ConduitError):
+                said = hiding(secret_values([self.destination.settings]))(str(error))
+                self.context.broker.outages.note(self.destination.id, self.lease.token, said, self.context.owner)
             raise
-        except Exception as error:
-            if said := self.context.broker.leases.gave_up(self.destination.node):
-                raise Unavailable(said) from error
-            raise
-        try_to_mark(self.marker)
-        if isinstance(report, Fenced) and (said := self.context.broker.leases.gave_up(self.destination.node)):
-            raise Unavailable(said) from report
-        if isinstance(report, ConduitError):
-            raise report
+
+    def _say(self, number: int, epoch: int, report: DeliveryReport, *, tasks: int) -> None:
+        """Tells of a micro-batch that was delivered."""
         self.done += 1
         # There was progress: poison is isolated only in a micro-batch that killed its worker repeatedly.
         self.lease.attempts = 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
-        if division is not None:
-            counts["tasks"] = len(division.open)
+        if tasks:
+            counts["tasks"] = tasks
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
 
 

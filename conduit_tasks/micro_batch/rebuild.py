@@ -258,12 +258,23 @@ def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedMani
         # Ranges are valid only for the micro-batch that they were confirmed in.
         if cursor != mark.number or following is None or following.token > mark.at:
             fields = {name: value for name, value in fields.items() if not _within(name)}
+        elif any(m not in manifests or manifests[m].token > mark.at for m in _grouped(fields, cursor)):
+            fields = {name: value for name, value in fields.items() if not _within(name) or name in _FRONT}
     return {**fields, "cursor": str(cursor)}
 
 
+def _grouped(fields: Fields, cursor: int) -> range:
+    """Returns the micro-batches of a destination's group that are not behind its cursor yet."""
+    return range(cursor + 2, int(fields.get("group", "-0").rpartition("-")[2]) + 1)
+
+
+_FRONT = frozenset({"ranges", "divided", *(f"shard:{n}" for n in range(64))})
+"""Fields about the micro-batch behind the cursor, for others of its group have names of their own."""
+
+
 def _within(name: str) -> bool:
-    """Returns whether a field of a destination is about the micro-batch behind its cursor."""
-    return name in {"ranges", "divided"} or name.startswith("shard:")
+    """Returns whether a field of a destination is about a micro-batch that is under way."""
+    return name in {"ranges", "group"} or name.startswith(("divided", "shard:"))
 
 
 def _intent(mark: Mark | None, acked: int, there: dict[int, int]) -> tuple[Fields, Fields]:

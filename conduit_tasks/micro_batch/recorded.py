@@ -70,14 +70,16 @@ def _write(context: Context, tallies: Sequence[Tally], error: Exception | None) 
 
 
 def note_unrecorded(context: Context, destination: str) -> None:
-    """Enters confirmed ranges that no attempt wrote, of the last two micro-batches a holder can have worked on."""
+    """Enters confirmed ranges that no attempt wrote, of the last two micro-batches a holder can have worked on, or of
+    the group that it has worked on."""
     broker = context.broker
     state = broker.deliveries.get(destination)
     found = {state.cursor + 1: (state.confirmed, state.division.confirmed if state.division else 0)}
-    if state.cursor:
-        last = broker.micro_batches.find(state.cursor)
+    found |= {division.micro_batch: (RangeSet(), division.confirmed) for division in state.divisions[1:]}
+    for number in {state.cursor, *range(state.group[0], state.cursor)} - {0}:
+        last = broker.micro_batches.find(number)
         if last is not None and (matched := last.matched.get(destination)):
-            found[state.cursor] = (RangeSet(((0, last.total - 1),)), matched)
+            found[number] = (RangeSet(((0, last.total - 1),)), matched)
     try:
         book = ledger(context)
         for number, (confirmed, matched) in found.items():

@@ -51,11 +51,11 @@ class ShardTask(DeliverTask):
     def _done(self, context: Context) -> RangeSet:
         """Returns the confirmed ranges of seqs, among them those of other shards that lie beside its own."""
         shard = self._shard(context, manifest := self._manifest(context))
-        state = context.broker.deliveries.get(self.destination)
-        whole = RangeSet(((0, manifest.total - 1),))
-        if state.division is None or state.division.whole[self.shard] is not None:
-            return whole
-        if confirmed := state.division.done[self.shard]:
+        divisions = context.broker.deliveries.get(self.destination).divisions
+        now = next((division for division in divisions if division.micro_batch == self.number), None)
+        if now is None or now.whole[self.shard] is not None:
+            return RangeSet(((0, manifest.total - 1),))
+        if confirmed := now.done[self.shard]:
             self._read_through(context, manifest, shard)
             return shard.seqs(confirmed)
         return RangeSet()
@@ -67,7 +67,7 @@ class ShardTask(DeliverTask):
         confirmed, of_voters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for number, (done, records, first) in enumerate(zip(division.done, division.whole, voted)):
             if done or records or first:
-                shard = Shard(division.by, division.count, number, manifest)
+                shard = Shard(division.by, division.count, number, manifest, division.shards)
                 self._read_through(context, manifest, shard)
                 confirmed.append(shard.exactly(done if records is None else None))
                 of_voters.append(shard.exactly(RangeSet.of([(0, first - 1)] if first else [])))
@@ -129,13 +129,18 @@ class ShardTask(DeliverTask):
 
     def _whole(self, context: Context, token: int, records: int) -> None:
         completing = observed(Node.destination(self.destination), "deliver", time.time() - self.began)
-        context.broker.shards.whole(self.destination, self.number, token, self.shard, records, completing=completing)
+        moved = context.broker.shards.whole(
+            self.destination, self.number, token, self.shard, records, completing=completing
+        )
+        if moved and self.division.used is not None:
+            # The driver tells of a group when all of it is delivered.
+            context.broker.runs.ring("delivered")
 
     def _manifest(self, context: Context) -> SealedManifest:
         return context.spool.read_sealed(context.broker.micro_batches.get(self.number).manifest)
 
     def _shard(self, context: Context, manifest: SealedManifest) -> Shard:
-        return Shard(self.division.by, self.division.count, self.shard, manifest)
+        return Shard(self.division.by, self.division.count, self.shard, manifest, self.division.shards)
 
     def _rows(
         self, context: Context, manifest: SealedManifest, shard: Shard, columns: Sequence[str] | None = None

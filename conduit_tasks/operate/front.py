@@ -81,7 +81,5 @@ def _delivered(of: DestinationLook, number: int, total: int | None) -> Mapping[s
     """Returns the records of a sealed micro-batch that a destination has confirmed."""
     if of.state.cursor >= number:
         return {"done": total, "of": total}
-    if of.state.cursor + 1 < number:
-        return {"done": 0, "of": total}
-    division = of.state.division
-    return {"done": of.state.confirmed_records, "of": total if division is None else division.matched}
+    division = next((each for each in of.state.divisions if each.micro_batch == number), None)
+    return {"done": of.state.confirmed_of(number), "of": total if division is None else division.matched}

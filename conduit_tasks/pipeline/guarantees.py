@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from conduit_tasks.pipeline.parallel import one_task
+from conduit_tasks.pipeline.parallel import one_task, together
 from conduit_tasks.pipes.registry import PIPES
 from conduit_tasks.record.units import format_duration
-from conduit_tasks.topology import INDEX_PIPES, UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
+from conduit_tasks.topology import INDEX_PIPES, TOGETHER, UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
 
 BEGUN_AHEAD = 500
 """Records by which the at-most-once mark may be ahead of the sends (`delivery.at_most_once.AHEAD`)."""
@@ -155,6 +155,8 @@ def _tasks(destination: Destination, connector: type | None) -> str:
     text = f"; by up to {most} tasks beside each other, a lane by one of them"
     if asked == "auto":
         text += ": as many as Spark's default parallelism when the micro-batch is begun (auto), one if it is small"
+    if together(destination, connector):
+        text += f"; up to {TOGETHER} micro-batches at once, if the lag budget lets so many be read"
     return text
 
 

@@ -1,5 +1,5 @@
 """Destinations to which several tasks may deliver one micro-batch (`delivery.parallelism`, ADR 27), and why others have
-one."""
+one; and those that may have several micro-batches under way (ADR 41)."""
 
 from __future__ import annotations
 
@@ -60,3 +60,15 @@ def one_task(destination: Destination, connector: Any = None) -> str:
 def of_class(connector: Any, settings: Mapping[str, str]) -> str:
     """Returns why the destination's class takes the writes of one task only; "" if those of several."""
     return str(connector.one_task(settings)) if connector is not None else ""
+
+
+def together(destination: Destination, connector: Any) -> bool:
+    """Returns whether several micro-batches may be under way at once at the destination: nothing is kept by their
+    order, nor by the name of a shard, which only destinations that write in batches know."""
+    from conduit_tasks.connectors.base import RecordDestination
+
+    options = destination.delivery
+    record_wise = isinstance(connector, type) and issubclass(connector, RecordDestination)
+    return (
+        options.order_by == "none" and options.parallelism != 1 and record_wise and not one_task(destination, connector)
+    )

@@ -88,8 +88,8 @@ class Executors:
             history.world.said(f"{driver}: attempt {number} of its task is started")
         return history.attempt(f"{driver} attempt {number}{of}", lambda: function(piece))
 
-    def _keep(self, task: Any) -> None:
+    def _keep(self, function: Any) -> None:
         """Renews the driver's lease, as its thread does whatever its tasks do."""
-        world = self._history.world
+        world, task = self._history.world, getattr(function, "tasks", (function,))[0]
         with world.watching(), suppress(Fenced, InvariantBroken):
             self._history.operator.attach(Node.destination(task.destination), task.token)

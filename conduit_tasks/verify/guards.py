@@ -43,6 +43,7 @@ FENCED: dict[str, tuple[type, str, int]] = {
     "replay_begin": (Replays, "begin", 2),
     "replay_confirm": (Replays, "confirm", 2),
     "divide": (Shards, "divide", 2),
+    "together": (Shards, "together", 1),
     "confirm_shard": (Shards, "confirm", 2),
     "whole": (Shards, "whole", 2),
     "merge": (Shards, "merge", 2),
@@ -82,6 +83,7 @@ class Guards:
             (Leases, "acquire", None, self._acquired),
             (Collection, "due", self._collecting, None),
             (Shards, "divide", None, self._divided),
+            (Shards, "together", None, self._grouped),
         ]
         return [
             *(
@@ -163,6 +165,12 @@ class Guards:
         if division is not None and self._due("divided", broker, Node.destination(destination), token):
             other = {"by": "none", "count": division.count + 1, "matched": division.matched}
             self._calls.idle("a second division", lambda: broker.shards.divide(destination, m, token, **named | other))
+
+    def _grouped(self, done: Any, broker: Any, destination: str, token: int, group: Any) -> None:
+        """Checks that a group stands (ADR 41)."""
+        if done and self._due("grouped", broker, Node.destination(destination), token):
+            other = [replace(each, first=0, used=1, count=each.count + 1) for each in group if each.matched]
+            self._calls.idle("a second group", lambda: broker.shards.together(destination, token, other[:1]))
 
     def _fenced(self, what: str, method: str, at: int, part: Any, *args: Any, **named: Any) -> None:
         if self._due(f"{what} fenced"):

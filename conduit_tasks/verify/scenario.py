@@ -99,6 +99,8 @@ class Scenario:
     """Whether keys are parked behind dead letters."""
     tasks: int = 1
     """Tasks that deliver a micro-batch to `web`, and to `few` if that is a folder, at most."""
+    least: int = 1
+    """The least records of a micro-batch per task."""
     bulk: str = ""
     """Its `order-by` if `few` is a folder of Parquet files, written by several tasks; empty: a file of lines."""
     alone: bool = False

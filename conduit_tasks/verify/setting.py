@@ -76,7 +76,7 @@ def set_up(history: History) -> Iterator[None]:
             stack.enter_context(patch.object(module, "CHUNK", scenario.portion))
         limit = replace(prepare.LIMIT, records=scenario.portion)
         stack.enter_context(patch.object(prepare, "LIMIT", limit))
-        stack.enter_context(patch.object(dividing, "LEAST", 1))
+        stack.enter_context(patch.object(dividing, "LEAST", scenario.least))
         stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
         _connected(history, stack)

@@ -244,6 +244,31 @@ def _divided(s: Scenario, random: Random) -> None:
     )
 
 
+def _together(s: Scenario, random: Random) -> None:
+    """Has several micro-batches under way at once at the receiver, to whom nothing is in order."""
+    s.order, s.tasks, s.bulk, s.few = "none", random.choice([2, 3, 4]), "", False
+    s.batch, s.more = random.choice([3, 5, 8]), 3
+    s.lag = 8 * s.batch
+    # Not each micro-batch has records in all lanes, so that a younger one may be whole first.
+    s.least = random.choice([1, 2, s.batch // 2, s.batch])
+    s.attempts = random.random() < 0.5
+    s.unconfirmed, s.untold = random.choice([1, 2]), random.choice([1, 4])
+    s.rates = replace(s.rates, power=min(s.rates.power, 0.0005))
+    s.aims = random.sample(
+        [
+            Aim("together", "destinations.web", random.randint(1, 2), random.choice(["before", "after", "long pause"])),
+            Aim("whole", "destinations.web", random.randint(1, 8), random.choice(["before", "after", "long pause"])),
+            Aim("whole", "destinations.web", random.randint(3, 12), random.choice(["before", "after", "long pause"])),
+            Aim("confirm_shard", "destinations.web", random.randint(1, 8), random.choice(["before", "after"])),
+            Aim("confirm_shard", "destinations.web", random.randint(3, 16), "long pause"),
+            Aim("confirm_shard", "destinations.web", random.randint(2, 9), "the file is changed, and a process dies"),
+            Aim("attempt", "destinations.web", random.randint(2, 8), random.choice(["before", "after", "long pause"])),
+            Aim("vote", "destinations.web", random.randint(1, 4), random.choice(["before", "after", "long pause"])),
+        ],
+        4,
+    )
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
@@ -261,9 +286,10 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "handover": _handover,
     "resend": resend,
     "divided": _divided,
+    "together": _together,
 }
 """Name → the function that changes the drawn scenario."""
-_EVEN = {4: "divided", 6: "handover", 9: "resend", 11: "resend"}
+_EVEN = {4: "divided", 6: "handover", 9: "resend", 11: "resend", 12: "together"}
 """Themes that were added later: they have some of the even seeds, by the turn of the odd seed behind it, so that every
 other seed stays as it was."""
 _ODD = [name for name in THEMES if name not in _EVEN.values()]

@@ -28,6 +28,7 @@ from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import LOST, Scenario
 from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.tasks import gives_way
+from conduit_tasks.verify.told import Told
 from conduit_tasks.verify.world import World
 
 
@@ -49,6 +50,7 @@ class Watch:
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
+        self._told = Told(redis, found, self._by_one)
         self._unstaged: dict[int, int] = {}
         """Lease token → the micro-batch of which its node had not staged anything when the lease was given."""
         self._attempts: dict[str, int] = {}
@@ -85,6 +87,8 @@ class Watch:
                 (Drain, "until_caught_up", None, self._drained),
                 (ParquetFolder, "put", self._putting, None),
                 (Shards, "merge", self._merging, None),
+                (Shards, "confirm", self._told.telling, None),
+                (Shards, "whole", None, self._told.moved),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),
             ]
@@ -284,6 +288,11 @@ class Watch:
         """Notes what several tasks have confirmed of a micro-batch that one task finishes."""
         self._given[destination, m] = confirmed
         self._merged[destination, m] += 1
+
+    def _by_one(self, destination: str, m: int, total: int) -> bool:
+        """Returns whether one task has confirmed all of a micro-batch, or nobody knows."""
+        whole = self._given[destination, m].ranges == ((0, total - 1),)
+        return whole or (destination, m) in self._passed or self.scenario.forgetful
 
     def _settled_again(self, _: Any, destination: str, *__: Any, dead: Sequence[Any] = (), **___: Any) -> None:
         """Checks invariant 8 for what was sent again."""

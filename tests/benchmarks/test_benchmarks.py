@@ -43,6 +43,11 @@ def check_tasks(facts: dict[str, Any]) -> None:
     assert {facts[f"{kind}.1"] for kind in ("parquet", "delta", "s3")} == {facts["parquet.2"]} == {EVENTS}
 
 
+def check_backlog(facts: dict[str, Any]) -> None:
+    assert facts["events"] == EVENTS
+    assert min(facts["one"], facts["several"]) > 0
+
+
 def check_servers(facts: dict[str, Any]) -> None:
     assert {facts[f"{kind}.1"] for kind in ("postgres", "sql", "kafka", "redis")} == {facts["postgres.2"]} == {EVENTS}
     assert facts["sqs.1"] == 100

@@ -38,6 +38,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
     ("turn", "HGETALL"): "replays that are under way",
     ("start", "HKEYS"): "a nack window: three fields for each of 64 shards",
     ("renew", "unpack"): "three fields",
+    ("together", "unpack"): "64 lanes",
     ("stage", "unpack"): "nodes of the pipeline file",
     ("ingest_add", "unpack"): "lanes that are given up at a time",
     **dict.fromkeys((("adopt", "decode"), ("rename", "decode")), "destinations of the pipeline file"),

@@ -32,6 +32,13 @@ def slow(record: Record) -> Record:
     return record
 
 
+def waits(record: Record) -> Record:
+    """Holds up records whose payload says `waits`, as long as the file `hold` is there."""
+    while isinstance(record.after, dict) and record.after.get("waits") and hold().exists():
+        time.sleep(0.01)
+    return record
+
+
 def deadly(record: Record) -> Record:
     """Ends its process without a word where the payload says `deadly`; as a fault in a native library would."""
     if isinstance(record.after, dict) and record.after.get("deadly"):

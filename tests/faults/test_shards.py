@@ -171,10 +171,12 @@ def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_its_tasks_deli
 
 
 class Hanging:
-    """An HTTP receiver that leaves requests of some keys unanswered until it is released, and takes all others."""
+    """An HTTP receiver that leaves requests of some keys unanswered until it is released, and takes all others.
+    `answer`: the status that the former get then."""
 
     def __init__(self, keys: str) -> None:
         self.released = threading.Event()
+        self.answer = 204
         self.taken: Counter[int] = Counter()
         hanging = self
 
@@ -183,10 +185,12 @@ class Hanging:
 
             def do_POST(self) -> None:
                 event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if event["k"].startswith(keys):
+                stuck = event["k"].startswith(keys)
+                if stuck:
                     hanging.released.wait(240)
                 hanging.taken[event["n"]] += 1
-                self.send_response(204)
+                self.send_response(hanging.answer if stuck else 204)
+                self.send_header("Content-Length", "0")
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:

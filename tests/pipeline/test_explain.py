@@ -74,6 +74,26 @@ def test_tasks_that_are_left_to_spark_are_told_with_their_limit(files: Files) ->
     assert "by one task, though parallelism is auto: the connector writes in one place" in order
 
 
+def test_several_micro_batches_at_once_are_told_where_the_order_lets_them_be(files: Files) -> None:
+    def order(keys: str, http: bool = True) -> str:
+        text = files.with_pipeline(destination=f"delivery: {{{keys}}}")
+        if http:
+            text = text.replace(
+                "plugin: file\n        settings: {path: out.txt}", "plugin: http\n        settings: {url: 'http://h/'}"
+            )
+        else:
+            text = text.replace("settings: {path: out.txt}", "settings: {path: out, format: parquet}")
+        return str(explain(files.load(text).pipelines[0])["edges"][-1]["order"])
+
+    said = "up to 16 micro-batches at once, if the lag budget lets so many be read"
+    assert order("parallelism: 4, order-by: none").endswith(said)
+    assert order("parallelism: auto, order-by: none").endswith(said)
+    for keys in ("parallelism: 4, order-by: key", "parallelism: 4", "order-by: none"):
+        assert said not in order(keys)
+    # Files are kept apart by the names of shards.
+    assert said not in order("parallelism: 4, order-by: none", http=False)
+
+
 def test_dropping_is_said_to_lower_the_guarantee(files: Files) -> None:
     text = files.with_pipeline("dead-letter-queue: {plugin: builtin:log, window-size: 0}")
     about = explain(files.load(text).pipelines[0], connectors=False)

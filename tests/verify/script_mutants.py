@@ -164,6 +164,28 @@ SCRIPTS = [
         "",
         "divided",
     ),
+    # Several micro-batches at once
+    lua(
+        "the cursor moves over a micro-batch that is not whole",
+        "whole",
+        "if complete and m == cursor + 1 then\n",
+        "if complete then\n",
+        "together",
+    ),
+    lua(
+        "the cursor passes the rest of a group",
+        "_shared",
+        "    if open then\n      redis.call('HSET', destination, 'divided', divided)\n      return\n    end\n",
+        "",
+        "together",
+    ),
+    lua(
+        "what was confirmed of a younger micro-batch is forgotten",
+        "_shared",
+        "      if open and have then redis.call('HSET', destination, 'shard:' .. i % shards, have) end\n",
+        "",
+        "together",
+    ),
     # What is sent again
     lua(
         "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"

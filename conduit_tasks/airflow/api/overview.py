@@ -210,8 +210,8 @@ def micro_batches(
             found = broker.micro_batches.find(number)
             deliveries = {}
             for id, state in states.items():
-                confirmed = state.confirmed_records if number == state.cursor + 1 else 0
                 done = number <= state.cursor
+                confirmed = 0 if done else state.confirmed_of(number)
                 deliveries[id] = {
                     "delivered": done,
                     "confirmed": (found.total if found else None) if done else confirmed,

@@ -269,10 +269,18 @@ local function subtract_ranges(s, given)
   return table.concat(out, ',')
 end
 
--- A divided micro-batch (see `divide`): its number, by what, shards, records; nothing where none is.
+-- A divided micro-batch (see `divide`): its number, by what, shards, records, and which shards have any (see `together`): so many,
+-- from which one on; nothing where none is.
 local function division(divided)
-  local m, by, shards, matched = string.match(divided or '', '^(%d+):(%a+):(%d+):(%d+)$')
-  return tonumber(m), by, tonumber(shards), tonumber(matched)
+  local m, by, shards, matched, lanes = string.match(divided or '', '^(%d+):(%a+):(%d+):(%d+)(.*)$')
+  local first, used = string.match(lanes or '', '^:(%d+):(%d+)$')
+  return tonumber(m), by, tonumber(shards), tonumber(matched), tonumber(first or '0'), tonumber(used or shards or '0')
+end
+
+-- What is put before the number of a shard, and the field of the division, of a micro-batch from the one behind the cursor on.
+local function places(cursor, m)
+  if m == cursor + 1 then return 'shard:', 'divided' end
+  return 'shard:' .. text(m) .. ':', 'divided:' .. text(m)
 end
 
 -- The records of a shard that is whole, or nil.
@@ -281,6 +289,38 @@ local function whole_of(shard) return tonumber(string.match(shard, '^=(%d+)$')) 
 local function undivided(destination, shards)
   redis.call('HDEL', destination, 'divided')
   for i = 0, (shards or 0) - 1 do redis.call('HDEL', destination, 'shard:' .. i) end
+end
+
+-- The last micro-batch of a destination's group (see `together`), or 0.
+local function last_of(group) return number(string.match(group or '', '%d+$')) end
+
+-- The cursor has come to the end of micro-batch `m`. It passes those of the group behind it that are whole; the first one that is not gets the
+-- fields of the micro-batch behind the cursor. `group`: of the destination.
+local function advanced(destination, m, group)
+  local last = last_of(group)
+  while m < last do
+    local before, name = places(m - 1, m + 1)
+    local divided = redis.call('HGET', destination, name)
+    local _, _, shards, _, first, used = division(divided)
+    if not shards then break end
+    local open = false
+    for i = first, first + used - 1 do
+      if not whole_of(redis.call('HGET', destination, before .. i % shards) or '') then open = true end
+    end
+    for i = first, first + used - 1 do
+      local have = redis.call('HGET', destination, before .. i % shards)
+      if open and have then redis.call('HSET', destination, 'shard:' .. i % shards, have) end
+      redis.call('HDEL', destination, before .. i % shards)
+    end
+    redis.call('HDEL', destination, name)
+    if open then
+      redis.call('HSET', destination, 'divided', divided)
+      return
+    end
+    m = m + 1
+    redis.call('HSET', destination, 'cursor', text(m))
+  end
+  if last > 0 then redis.call('HDEL', destination, 'group') end
 end
 
 -- Why no destination `from` can go on as `to`: the answer to return, or nil.

@@ -1,7 +1,7 @@
 -- complete: confirms, without any delivery, the micro-batch behind the cursor that the trigger matched nothing of.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   cursor, ranges
+-- @key destination  hash   cursor, ranges; group (see `together`)
 -- @key micro_batch  hash   state, matched, total, bytes
 -- @key series       hash   rolling series of the destination (see `sample`)
 -- @key lease        hash   of the destination
@@ -12,7 +12,8 @@
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
-local m, cursor = tonumber(A.m), number(redis.call('HGET', K.destination, 'cursor'))
+local d = redis.call('HMGET', K.destination, 'cursor', 'group')
+local m, cursor = tonumber(A.m), number(d[1])
 if m <= cursor then return {'ok', 1} end
 local mb = redis.call('HMGET', K.micro_batch, 'state', 'matched', 'total', 'bytes')
 if m ~= cursor + 1 or mb[1] ~= 'sealed' then return {'ok', 0} end
@@ -22,5 +23,6 @@ local now = now_us()
 redis.call('HSET', K.destination, 'cursor', A.m, 'confirmed_at', text(now))
 sample(K.series, '', {p = number(mb[3]), b = number(mb[4])}, now / 1000000)
 redis.call('HDEL', K.destination, 'ranges')
+if d[2] then advanced(K.destination, m, d[2]) end
 progressed(K.lease)
 return {'ok', 1}

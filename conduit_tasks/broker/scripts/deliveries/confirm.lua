@@ -5,7 +5,8 @@
 -- It is taken in any status: what was delivered before a stop is not sent again after it.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   cursor, ranges (of micro-batch cursor + 1), state (JSON), words, counters; lives with the pipeline
+-- @key destination  hash   cursor, ranges (of micro-batch cursor + 1), group (see `together`), state (JSON), words, counters; lives with
+--                          the pipeline
 -- @key micro_batch  hash   state, total
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
@@ -57,6 +58,8 @@ if A.epoch == '0' then
     redis.call('HSET', K.destination, 'cursor', A.m)
     add(K.figures, A.completing)
     redis.call('HDEL', K.destination, 'ranges')
+    local group = redis.call('HGET', K.destination, 'group')
+    if group then advanced(K.destination, m, group) end
   else
     redis.call('HSET', K.destination, 'ranges', all)
   end

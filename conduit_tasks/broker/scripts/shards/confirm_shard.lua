@@ -4,7 +4,7 @@
 -- invariant 5; it is taken in any status. The cursor moves with `whole`.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   cursor, divided, shard:<n> (see `divide`), words, counters
+-- @key destination  hash   cursor, divided, shard:<n> (see `divide`, `together`), words, counters
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
 -- @key run          hash   micro-batch -> ranges this run confirmed: here the whole one; expires after the retention
@@ -26,9 +26,15 @@ local no = guard_done(K.lease, A.token)
 if no then return no end
 local field = 'shard:' .. A.shard
 local d = redis.call('HMGET', K.destination, 'cursor', 'divided', field)
-if tonumber(A.m) <= number(d[1]) then return taken(K.pipeline, K.destination) end
-local m, _, shards = division(d[2])
-if m ~= tonumber(A.m) or tonumber(A.shard) >= shards then
+local cursor = number(d[1])
+if tonumber(A.m) <= cursor then return taken(K.pipeline, K.destination) end
+if tonumber(A.m) > cursor + 1 then
+  local before, name = places(cursor, tonumber(A.m))
+  field = before .. A.shard
+  d = redis.call('HMGET', K.destination, 'cursor', name, field)
+end
+local m, _, shards, _, first, used = division(d[2])
+if m ~= tonumber(A.m) or tonumber(A.shard) >= shards or (A.shard - first) % shards >= used then
   return broken('Invariant 4: micro-batch', A.m, 'is not divided into more than', A.shard, 'shards')
 end
 local have = d[3] or ''

@@ -5,7 +5,8 @@
 --
 -- @key pipeline     hash   status
 -- @key destination  hash   cursor, ranges, divided, shard:<n> (see `divide`)
--- @key window       hash   m, next of shard 0, and voted (see `vote`); joining: `voted` so far, until the last call
+-- @key window       hash   m, next of shard 0, and voted (see `vote`); joining: `voted` so far, until the last call; kept:
+--                          <m>:<next> of shard 0, if that has voted in a later one of the group, until that is merged
 -- @key lease        hash   of the destination
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -34,9 +35,12 @@ local voted = joined(K.window, 'joining', A.voted)
 if A.last == '1' then
   undivided(K.destination, shards)
   redis.call('HDEL', K.window, 'joining')
+  local w = redis.call('HMGET', K.window, 'm', 'next', 'kept')
+  if number(w[1]) > m then redis.call('HSET', K.window, 'kept', w[1] .. ':' .. (w[2] or '0')) end
+  if number(string.match(w[3] or '', '^%d+')) == m then redis.call('HDEL', K.window, 'kept') end
   if voted ~= '' then
     redis.call('HSET', K.window, 'm', A.m, 'next', '0', 'voted', A.m .. ':' .. voted)
-  elseif redis.call('HGET', K.window, 'm') == A.m then
+  elseif number(w[1]) >= m then
     redis.call('HDEL', K.window, 'm', 'next')
   end
 end

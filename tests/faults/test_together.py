@@ -1,0 +1,467 @@
+"""Several micro-batches of one destination under way at once (ADR 41): processes killed, stops, nacks, changed
+files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.shards import Shards
+from conduit_tasks.delivery.engine import HEARTBEAT
+from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.ledger.messages import Overall
+from conduit_tasks.micro_batch import rebuild
+from conduit_tasks.micro_batch.checkpoint import Marker
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.recorded import ledger
+from conduit_tasks.operate.status import snapshot
+from conduit_tasks.settings import settings
+from conduit_tasks.spool.checkpoint import Checkpoint, token_of
+from conduit_tasks.topology import UNTOLD
+from tests.changes.parts import applied
+from tests.faults.beside import Beside, Died
+from tests.faults.functions import hold
+from tests.faults.parts import ROOT, Receiver, drive, events, until
+from tests.faults.test_shards import WINDOW, Hanging, beside, deliver, hanging
+from tests.micro_batch.harness import deliver_again, here, payloads, run_once, state, write_pipeline
+
+__all__ = ["beside", "hanging"]
+
+UNCONFIRMED = 8
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: RECORDS}
+    lag-budget: {records: 100000}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - id: to
+        type: destination
+        plugin: http
+        settings: {url: "URL"}
+        delivery: {timeout: 2s, max-unconfirmed: 8, order-by: none, parallelism: 3}
+"""
+
+
+def pipeline(home: Path, url: str, *, records: int = 300, more: str = "") -> str:
+    text = PIPELINE.replace("URL", url).replace("RECORDS", str(records)) + more
+    write_pipeline(home, "p", text)
+    return text
+
+
+def changed(home: Path, old: str, new: str) -> None:
+    text = (home / "include" / "pipelines" / "p.yaml").read_text()
+    assert old in text
+    write_pipeline(home, "p", text.replace(old, new))
+
+
+def sealed(count: int, run: str = "run") -> None:
+    """Reads so many micro-batches."""
+    for _ in range(count):
+        plan_run("p", run)
+        with opened("p", run) as context:
+            read_source(context, "in", here, 5.0)
+
+
+@pytest.fixture
+def broker(quick: Path) -> Iterator[Broker]:
+    pipeline(quick, "http://127.0.0.1:1/")
+    made = state("p")
+    yield made
+    made.close()
+
+
+def all_there(receiver: Receiver, count: int, cursor: int, repeats: int = 0) -> None:
+    seen = receiver.summary()
+    assert seen["accepted"] == count
+    assert seen["duplicates"] <= repeats
+    broker = state("p")
+    found = broker.deliveries.get("to")
+    stored = broker.access.hash(broker.keys.destination("to"))
+    broker.close()
+    assert (found.cursor, found.divisions) == (cursor, ())
+    assert not [name for name in stored if name.startswith(("shard:", "divided", "group", "ranges"))]
+    assert found.counters["delivered"] == found.counters["matched"] == count
+
+
+@pytest.mark.proves("I10", "C13")
+def test_the_micro_batches_that_are_there_are_delivered_by_one_job_and_each_record_once(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    """Given four micro-batches of 300, 300, 300 and 50 records, then three tasks deliver all of them in one job; the
+    state that is left is that of one micro-batch after the other, and the ledger names each record once."""
+    pipeline(quick, receiver.url)
+    events(quick / "data", 950)
+    sealed(4)
+    deliver(beside)
+    assert beside.jobs == [[0, 1, 2]]
+    all_there(receiver, 950, cursor=4)
+    with opened("p", "run") as context:
+        rows = ledger(context).read("to").to_pylist()
+        assert {m: sum(row["records"] for row in rows if row["micro_batch"] == m) for m in range(1, 5)} == {
+            **dict.fromkeys((1, 2, 3), 300),
+            4: 50,
+        }
+        root = settings().path(settings().dead_letters)
+        assert [Overall(context.pipeline, context.spool, root).of(m).acked.count for m in (1, 4)] == [300, 50]
+        assert context.broker.redeliveries.confirmed_by("to", ["run"])["run"] == {
+            **dict.fromkeys(("1", "2", "3"), "0-299"),
+            "4": "0-49",
+        }
+
+
+def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_it_had_under_way(
+    quick: Path, receiver: Receiver, beside: Beside
+) -> None:
+    pipeline(quick, receiver.url)
+    events(quick / "data", 600)
+    sealed(2, "one")
+    run_once("p", run="one", run_all=beside)
+    assert beside.jobs == [[0, 1, 2]]
+    deliver_again("p", "to", "one")
+    seen = receiver.summary()
+    assert (seen["accepted"], seen["duplicates"]) == (600, 600)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("order-by: none", "order-by: key"),
+        ("order-by: none", "order-by: partition"),
+        (", parallelism: 3", ""),
+        ("parallelism: 3", "parallelism: 3, rate-limit: 100000, max-redeliveries: 5"),
+    ],
+)
+def test_one_micro_batch_after_the_other_is_delivered_by_what_it_always_was(
+    quick: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    """Given another order or one task, then nothing is divided together, and of what is stored for it there is
+    nothing."""
+    asked: list[Any] = []
+    original = Shards.together
+    monkeypatch.setattr(Shards, "together", lambda *args: asked.append(args) or original(*args))
+    pipeline(quick, receiver.url)
+    changed(quick, old, new)
+    events(quick / "data", 600)
+    sealed(2)
+    deliver(here)
+    assert bool(asked) == ("rate-limit" in new)
+    all_there(receiver, 600, cursor=2)
+
+
+def test_small_micro_batches_are_delivered_beside_each_other_and_the_older_one_holds_up_the_cursor_alone(
+    quick: Path, hanging: Hanging, beside: Beside, broker: Broker
+) -> None:
+    """Given micro-batches of 100 records, which have one lane each, and one record of the first that is not answered,
+    then the second and third are whole, and the cursor, the ack and `conduit status` stay before the first; once it is
+    answered, the cursor passes all of them."""
+    pipeline(quick, hanging.url, records=100)
+    changed(quick, "timeout: 2s", "timeout: 240s")
+    stuck(quick, first=100, then=200)
+    sealed(3)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(deliver, beside)
+        try:
+            until(lambda: [len(d.open) for d in broker.deliveries.get("to").divisions] == [1, 0, 0], "the younger ones")
+            found = broker.deliveries.get("to")
+            assert (found.cursor, found.confirmed_of(2), found.confirmed_of(3)) == (0, 100, 100)
+            (seen,) = snapshot("p")["destinations"]
+            assert (seen["cursor"], seen["behind"], seen["lag"]["micro_batches"]) == (0, 3, 3)
+            assert seen["lag"]["records"] == 300 - found.confirmed_beyond
+            assert not broker.acks.due("in", ["to"], "delivered")
+        finally:
+            hanging.released.set()
+        done.result()
+    assert beside.jobs == [[0, 1, 2]]
+    assert broker.deliveries.get("to").cursor == 3
+    assert set(hanging.taken.values()) == {1}
+
+
+def stuck(home: Path, first: int, then: int) -> None:
+    """Writes so many records, of which number 7 has the key of requests that hang, and so many behind them."""
+    rows = [{"n": n, "k": "stuck-1" if n == 7 else "k"} for n in range(first + then)]
+    (home / "data").mkdir(exist_ok=True)
+    (home / "data" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.proves("C6", "T4")
+def test_a_nack_in_the_older_one_stops_the_pipeline_while_the_younger_ones_are_whole(
+    quick: Path, hanging: Hanging, beside: Beside, broker: Broker
+) -> None:
+    """Given micro-batches of which the younger ones are whole when a record of the first is refused, then the pipeline
+    is degraded, the cursor stays before the first, and nothing is acked; after a start the younger ones are not sent
+    again."""
+    pipeline(quick, hanging.url, records=100)
+    changed(quick, "timeout: 2s", "timeout: 240s")
+    hanging.answer = 400
+    stuck(quick, first=100, then=200)
+    sealed(3)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(deliver, beside)
+        try:
+            until(lambda: [len(d.open) for d in broker.deliveries.get("to").divisions] == [1, 0, 0], "the younger ones")
+        finally:
+            hanging.released.set()
+        with pytest.raises(PipelineStopped):
+            done.result()
+    found = broker.deliveries.get("to")
+    assert (found.cursor, broker.lifecycle.status().status, broker.dead_letters.count("to")) == (0, "degraded", 0)
+    assert not broker.acks.due("in", ["to"], "delivered")
+    hanging.answer = 204
+    broker.lifecycle.start()
+    deliver(beside, "two")
+    assert beside.jobs == [[0, 1, 2], [0]]
+    assert broker.deliveries.get("to").cursor == 3
+    assert {n for n, times in hanging.taken.items() if times > 1} <= {7, *range(100)}
+    assert set(hanging.taken) == set(range(300))
+
+
+@pytest.fixture
+def under_way(quick: Path, receiver: Receiver, broker: Broker) -> UnderWay:
+    """Three micro-batches of 600 records, sealed. As long as they are held up, lane 0 stays in the first of them, and
+    lanes 1 and 2 in the second."""
+    pipeline(quick, receiver.url, records=600)
+    waits = '        processors: [{id: waits, plugin: python, settings: {call: "tests.faults.functions:waits"}}]\n'
+    changed(quick, "parallelism: 3}\n", "parallelism: 3}\n" + waits)
+    # Of each shard the first 16 records pass: so many are processed at first.
+    held = {*range(50, 200), *range(850, 1_000), *range(1_050, 1_200)}
+    rows = [{"n": n, "k": "k", "waits": n in held} for n in range(1_800)]
+    (quick / "data").mkdir(exist_ok=True)
+    (quick / "data" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hold().touch()
+    sealed(3)
+    return UnderWay(broker)
+
+
+@dataclass
+class UnderWay:
+    broker: Broker
+
+    def wait(self) -> None:
+        """Waits until each lane is where it is held up, and has told the broker of records there."""
+        until(self.reached, "two micro-batches under way")
+
+    def reached(self) -> bool:
+        first, second, *_ = [*self.confirmed(), 0, 0]
+        # More than one lane can tell of.
+        return first > 400 and second > 16
+
+    def confirmed(self) -> list[int]:
+        return [division.confirmed for division in self.broker.deliveries.get("to").divisions]
+
+    def cut_off(self, beside: Beside) -> None:
+        """Has a delivery end there, as the process of lane 1 is killed."""
+        beside.cut_off(deliver, self.reached, hold().unlink)
+
+
+@pytest.mark.proves("C10")
+def test_a_worker_that_is_killed_with_two_micro_batches_under_way_is_run_again_alone(
+    receiver: Receiver, beside: Beside, under_way: UnderWay
+) -> None:
+    """Given lane 0, which is slow in the first micro-batch, while the others are in the second: of these one is killed
+    and run again. Then only what that one had not told is sent again."""
+    beside.retries = 1
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(deliver, beside)
+        under_way.wait()
+        beside.processes[1][0].send_signal(signal.SIGKILL)
+        hold().unlink()
+        done.result(240)
+    assert {piece: len(of) for piece, of in beside.processes.items()} == {0: 1, 1: 2, 2: 1}
+    all_there(receiver, 1_800, cursor=3, repeats=UNCONFIRMED + UNTOLD)
+
+
+DRIVER = "from tests.faults.test_together import driver; driver()"
+
+
+def driver() -> None:
+    """Delivers, as a process that can be killed; its tasks outlive it, as those of a cluster do."""
+    deliver(Beside())
+
+
+@pytest.mark.proves("C10", "I4", "I5")
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_driver_that_is_killed_with_two_micro_batches_under_way_leaves_nothing_to_repair(
+    receiver: Receiver, beside: Beside, under_way: UnderWay, alone: bool
+) -> None:
+    """Given a driver that is killed alone, then its tasks go on and finish the group, and the next one finds nothing to
+    do. Given that they are killed with it, then the next one has the lanes that are left finish the group, once the
+    lease has lapsed."""
+    killed = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=ROOT, start_new_session=True)
+    try:
+        under_way.wait()
+    finally:
+        if alone:
+            killed.kill()
+        else:
+            os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        hold().unlink()
+    deliver(beside, "two", wait=240.0)
+    assert [set(job) - {0, 1, 2} for job in beside.jobs] == ([] if alone else [set()])
+    all_there(receiver, 1_800, cursor=3, repeats=0 if alone else 3 * (UNCONFIRMED + UNTOLD))
+
+
+@pytest.mark.proves("C15")
+def test_a_graceful_stop_finishes_what_is_under_way(
+    receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(deliver, beside)
+        under_way.wait()
+        broker.lifecycle.stop(240.0)
+        hold().unlink()
+        done.result(240)
+    all_there(receiver, 1_800, cursor=3)
+    assert broker.lifecycle.status().status in {"stopping", "stopped"}
+
+
+@pytest.mark.proves("C15")
+def test_a_forceful_stop_ends_all_lanes_and_a_start_goes_on_with_the_same_group(
+    receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay
+) -> None:
+    """Given a stop by force with two micro-batches under way, then what has arrived is told, nothing more is sent, and
+    after a start the rest of both is."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(deliver, beside)
+        under_way.wait()
+        broker.lifecycle.force_stop()
+        # Its tasks hear of it within `engine.HEARTBEAT`; what they have at hand is not sent then.
+        time.sleep(3 * HEARTBEAT)
+        hold().unlink()
+        with pytest.raises(PipelineStopped):
+            done.result(240)
+    found = broker.deliveries.get("to")
+    # All that has arrived is told, but the last record of each lane, as records that it became may have followed.
+    assert 0 <= receiver.accepted() - found.confirmed_beyond - 600 * found.cursor <= 3
+    assert receiver.accepted() < 1_800
+    broker.lifecycle.start()
+    deliver(beside, "two")
+    assert len(beside.jobs) == 2
+    all_there(receiver, 1_800, cursor=3, repeats=3)
+
+
+@pytest.mark.proves("C10")
+def test_a_group_is_finished_as_it_was_begun_whatever_the_file_says_by_then(
+    quick: Path, receiver: Receiver, beside: Beside, under_way: UnderWay
+) -> None:
+    """Given a delivery cut off with two micro-batches under way, and a file that asks for one task and an order by
+    then, then the lanes that are left finish the group, and what comes after it is delivered as the file says."""
+    under_way.cut_off(beside)
+    changed(quick, "order-by: none, parallelism: 3", "order-by: partition")
+    events(quick / "data", 200, start=5_000)
+    drive(run_all=beside)
+    assert beside.jobs[0] == [0, 1, 2]
+    assert set(beside.jobs[1]) <= {0, 1, 2}
+    assert beside.jobs[2:] == [[0]]
+    all_there(receiver, 2_000, cursor=4, repeats=UNCONFIRMED + UNTOLD)
+
+
+@pytest.mark.proves("C10", "C14")
+def test_a_destination_that_is_renamed_with_a_group_under_way_goes_on_with_it(
+    quick: Path, tmp_path: Path, receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay
+) -> None:
+    """Given a delivery cut off with two micro-batches under way, and `conduit apply` of a file in which the destination
+    has another id, then all that was confirmed is known under that, and the lanes that are left finish the group."""
+    under_way.cut_off(beside)
+    before = broker.deliveries.get("to")
+    text = (quick / "include" / "pipelines" / "p.yaml").read_text()
+    file = tmp_path / "changed.yaml"
+    file.write_text(text.replace("- id: to\n", "- id: sink\n"))
+    applied(file, "--rename", "to=sink")
+    assert broker.deliveries.get("sink").divisions == before.divisions
+    drive(run_all=beside)
+    seen, after = receiver.summary(), broker.deliveries.get("sink")
+    assert (seen["accepted"], after.cursor, after.group) == (1_800, 3, (0, -1))
+    assert seen["duplicates"] <= UNCONFIRMED + UNTOLD
+
+
+@pytest.mark.proves("C10", "T4")
+def test_a_plugin_to_which_one_task_writes_finishes_each_micro_batch_of_a_group(
+    quick: Path, receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay
+) -> None:
+    """Given a delivery cut off with two micro-batches under way, and a file that names a plugin with a state by then,
+    then one task writes there, in order, what the lanes had not confirmed, and nothing else."""
+    under_way.cut_off(beside)
+    before = broker.deliveries.get("to")
+    changed(quick, ", parallelism: 3", "")
+    changed(quick, "plugin: http", "plugin: file")
+    changed(quick, f'url: "{receiver.url}"', "path: out.jsonl, format: payload")
+    drive(run_all=beside)
+    written = [row["n"] for row in payloads(quick / "out.jsonl")]
+    assert len(written) == 1_800 - before.confirmed_beyond - 600 * before.cursor
+    assert written == sorted(written)
+    assert receiver.accepted() + len(written) >= 1_800
+    after = broker.deliveries.get("to")
+    assert (after.cursor, after.counters["delivered"], after.group) == (3, 1_800, (0, -1))
+
+
+@pytest.mark.proves("X7")
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_lost_redis_is_rebuilt_with_all_that_the_mark_says_of_a_group(
+    receiver: Receiver, beside: Beside, broker: Broker, under_way: UnderWay, newer: bool
+) -> None:
+    """Given a mark with two micro-batches under way, then a state that is rebuilt from the spool has what was confirmed
+    of each, and the lanes finish them; if the last one was sealed after the mark, what the mark says of it counts
+    not."""
+    under_way.cut_off(beside)
+    before, front = broker.deliveries.get("to"), token_of(broker.micro_batches.get(2).manifest)
+    assert (before.cursor, [division.micro_batch for division in before.divisions]) == (1, [2, 3])
+    with opened("p", "two") as context:
+        with context.broker.leases.acquire("destinations.to", "two", wait=30.0) as lease:
+            Marker(context, "destinations.to", lease.token).mark()
+        if newer:
+            marks = Checkpoint(context.spool, "p")
+            marks.write(replace(marks.read()["destinations.to"], at=front))
+        broker.redis.flushall()
+        rebuild.apply(broker, rebuild.from_spool(context.pipeline, context.spool, broker), replace=False)
+    after = broker.deliveries.get("to")
+    assert after.divisions == (before.divisions[:1] if newer else before.divisions)
+    drive(run_all=beside)
+    seen = receiver.summary()
+    assert seen["accepted"] == 1_800
+    assert seen["duplicates"] <= UNCONFIRMED + UNTOLD + (600 if newer else 0)
+    assert broker.deliveries.get("to").cursor == 3
+
+
+@pytest.mark.proves("C10")
+def test_a_record_that_kills_its_worker_is_found_in_a_group(quick: Path, receiver: Receiver, beside: Beside) -> None:
+    """Given a record in the second of three micro-batches that kills whoever processes it, then it becomes a dead
+    letter, and everything else arrives."""
+    pipeline(quick, receiver.url, records=200, more=WINDOW.replace("SIZE", "0").replace("NACKS", "0"))
+    deadly = 'processors: [{id: deadly, plugin: python, settings: {call: "tests.faults.functions:deadly"}}]'
+    changed(quick, "parallelism: 3}\n", f"parallelism: 3, max-redeliveries: 1}}\n        {deadly}\n")
+    events(quick / "data", 300)
+    events(quick / "data", 1, 300, deadly=True)
+    events(quick / "data", 299, 301)
+    sealed(3)
+    for number in range(10):
+        try:
+            run_once("p", run=f"run-{number}", run_all=beside)
+            break
+        except Died:
+            continue
+    drive(run_all=beside)
+    found = state("p")
+    delivered, letters = found.deliveries.get("to"), list(found.dead_letters.entries("to"))
+    found.close()
+    assert (delivered.cursor, delivered.counters["delivered"], delivered.counters["nacked"]) == (3, 599, 1)
+    assert [(letter.micro_batch, letter.seq, letter.error_class) for letter in letters] == [
+        (2, 100, "killed its worker")
+    ]
+    assert receiver.accepted() == 599
