@@ -16,6 +16,7 @@ from conduit_tasks.operate.metrics import OUTCOMES, STATUSES, exposed, samples
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.topology import Breaker, Delivery, Destination, Pipeline, Recovery, Source
+from tests.broker import test_together
 from tests.broker.conftest import DESTINATIONS, Feed, letter, make_broker
 from tests.broker.test_shards import divide, tell
 from tests.conftest import RedisServer
@@ -29,7 +30,10 @@ FILE = (
 )
 PIPELINES = {
     id: Pipeline(id, (Source("a", "file"),), FILE)
-    for id in ("idle", "delivered", "behind", "open", "divided", "failing", "degraded", "earlier", "left", "never-ran")
+    for id in (
+        *("idle", "delivered", "behind", "open", "divided", "grouped"),
+        *("failing", "degraded", "earlier", "left", "never-ran"),
+    )
 }
 
 
@@ -62,6 +66,9 @@ def test_it_is_what_the_parts_of_the_broker_say(redis_server: RedisServer, feeds
     _long_ago(behind, 2, "opened_at", "sealed_at")
     divide(feeds["divided"], feeds["divided"].sealed())
     tell(feeds["divided"], 1, 0, "0-3")
+    first, second = test_together.sealed(feeds["grouped"], 10, 10)
+    assert test_together.together(feeds["grouped"], first, [test_together.HALVES] * 2)
+    tell(feeds["grouped"], second, 1, "0-2")
     for id, retries in (("failing", -1), ("degraded", 0)):
         feeds[id].sealed()
         feeds[id].broker.failures.note("sources.a", "1", "no such host", "OSError", Recovery(max_retries=retries))
@@ -136,7 +143,7 @@ def said_of(destination: Destination, of: tuple[str, str], broker: Broker) -> li
         *(sample("destination_records", counters[outcome], *of, outcome) for outcome in OUTCOMES),
         sample("destination_retries", counters["retried"], *of),
         sample("destination_redelivered", counters["redelivered"] + counters["redriven"], *of),
-        sample("destination_lag_records", backlog.records - state.confirmed_records, *of),
+        sample("destination_lag_records", backlog.records - state.confirmed_beyond, *of),
         sample("destination_lag_bytes", backlog.bytes, *of),
         sample("destination_lag_seconds", backlog.age(broker.access.now()), *of),
         sample("destination_waiting_seconds", broker.deliveries.waiting_for(destination.id), *of),
