@@ -87,10 +87,23 @@ def versions() -> Iterator[Checked]:
         fits = wanted.specifier.contains(have, prereleases=True)
         todo = "" if fits else f"pip install '{wanted}'"
         yield Checked(wanted.name, "good" if fits else "wrong", have, todo)
+    yield from _one_pyspark()
+
+
+def _one_pyspark() -> Iterator[Checked]:
+    """`pyspark` and `pyspark-client` put files into one folder, so they must be the same: what was installed last is
+    there."""
     import pyspark
 
-    if (package := version("pyspark")) != pyspark.__version__:
-        again = f"pip install --force-reinstall pyspark=={package} pyspark-client=={package}"
+    package = version("pyspark")
+    try:
+        client = version("pyspark-client")
+    except PackageNotFoundError:
+        client = package
+    again = f"pip install --force-reinstall --no-deps pyspark=={package} pyspark-client=={package}"
+    if client != package:
+        yield Checked("pyspark", "wrong", f"{package}, and pyspark-client is {client}", again)
+    elif package != pyspark.__version__:
         yield Checked("pyspark", "wrong", f"{package}, whose files are those of {pyspark.__version__}", again)
 
 
