@@ -91,6 +91,8 @@ def test_each_task_has_a_process_and_the_connector_is_told_once_of_its_life(
 ) -> None:
     said, out = home / "notes", home / "out.txt"
     written(home, "standalone:counter", f"path: {out}, notes: {said}", order)
+    # Given one that takes a while to hear that it is new, so that the others have come by then
+    Path(f"{said}.slow").touch()
     all_lines = lines(home)
     drive(run_all=beside)
     # Then three processes were opened, and one of them was told that it is new

@@ -178,6 +178,9 @@ func (d *destination) Configure(_ context.Context, r *pb.Destination_Configure_R
 
 func (d *destination) LifecycleOnCreated(context.Context, *pb.Destination_Lifecycle_OnCreated_Request) (*pb.Destination_Lifecycle_OnCreated_Response, error) {
 	note(d.config, "created")
+	if _, err := os.Stat(d.config["notes"] + ".slow"); err == nil {
+		time.Sleep(3 * time.Second)
+	}
 	return &pb.Destination_Lifecycle_OnCreated_Response{}, nil
 }
 
