@@ -24,6 +24,8 @@ from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.spool.spool import Spool
 
+TASKS = 2
+"""Tasks that write beside each other, if several do."""
 SIZE = 100
 """Bytes of a record, the number before them apart."""
 
@@ -37,16 +39,23 @@ def run(place: Place, count: int) -> Result:
     lines = {"path": str(texts(place, count)), "settle": "0s"}
     with home(place, "file", lines, "standalone:counter", {"path": str(place.out("given"))}) as redis_pid:
         written = drive(place, redis_pid)
-    if (held := count_of(place.out("given"), b"\n")) != count:
-        raise SystemExit(f"the connector wrote {held} of {count} records")
+    held = given(place, count)
     rates = {"source": count / read.seconds, "destination": count / written["stages"]["destinations.out"]}
+    rows = [
+        ["source, to Arrow batches", round(rates["source"]), read.cpu / count * 1e6],
+        ["destination, of a pipeline from a file", round(rates["destination"]), written["cpu"] / count * 1e6],
+    ]
+    if not place.small:  # several tasks are Spark's, however small the work is
+        several = {"parallelism": TASKS, "order-by": "none"}
+        with home(place, "file", lines, "standalone:counter", {"path": str(place.out("given"))}, several) as redis_pid:
+            beside = drive(place, redis_pid)
+        given(place, count)
+        rate, cpu = count / beside["stages"]["destinations.out"], beside["cpu"] / count * 1e6
+        rows.append([f"the same, by {TASKS} tasks with a connector each", round(rate), cpu])
     return Result(
         f"standalone: a trivial connector in Go, {count:,} records each way",
         ("as", "records/s", "CPU s per M"),
-        [
-            ["source, to Arrow batches", round(rates["source"]), read.cpu / count * 1e6],
-            ["destination, of a pipeline from a file", round(rates["destination"]), written["cpu"] / count * 1e6],
-        ],
+        rows,
         [
             Figure("source: records/s", rates["source"], "≥", 60_000),
             Figure("destination: records/s", rates["destination"], "≥", 40_000),
@@ -54,6 +63,13 @@ def run(place: Place, count: int) -> Result:
         [stages(written)],
         {"events": count, "read": count, "given": held},
     )
+
+
+def given(place: Place, count: int) -> int:
+    """Returns how many records the connector wrote. Raises SystemExit unless it is all of them."""
+    if (held := count_of(place.out("given"), b"\n")) != count:
+        raise SystemExit(f"the connector wrote {held} of {count} records")
+    return held
 
 
 def texts(place: Place, count: int) -> Path:
@@ -65,13 +81,24 @@ def texts(place: Place, count: int) -> Path:
 
 @contextmanager
 def home(
-    place: Place, source: str, settings: dict[str, str], destination: str, target: dict[str, str]
+    place: Place,
+    source: str,
+    settings: dict[str, str],
+    destination: str,
+    target: dict[str, str],
+    delivery: dict[str, Any] | None = None,
 ) -> Iterator[int]:
     """A home with a pipeline from one plugin to another, and the connector's program; gives the process of its
     Redis."""
     place.pipeline(
         {"id": "in", "type": "source", "plugin": source, "settings": settings},
-        {"id": "out", "type": "destination", "plugin": destination, "settings": target},
+        {
+            "id": "out",
+            "type": "destination",
+            "plugin": destination,
+            "settings": target,
+            **({"delivery": delivery} if delivery else {}),
+        },
     )
     folder = place.home / "connectors"
     folder.mkdir()

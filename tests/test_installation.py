@@ -46,6 +46,24 @@ def test_it_goes_beside_other_providers_at_the_versions_that_they_have(
     assert not EMBEDDED & set(found)
 
 
+@pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1"])
+def test_it_goes_under_constraints_of_the_time_at_which_an_airflow_was_released(
+    airflow: str, wheel: Path, tmp_path: Path
+) -> None:
+    """`constraints/` has what fitted together then, as Airflow's released file: PySpark 4.1.1 and providers of its
+    time."""
+    constraints = Path(__file__).with_name("constraints") / f"airflow-{airflow}.txt"
+    before = found_in(constraints)
+    # One that has no pyspark-client is given it in the version of pyspark: both put files into one folder
+    client = f"pyspark-client=={before['pyspark']}"
+    theirs = [f"apache-airflow=={airflow}", *PROVIDERS, client]
+    ours = compiled(tmp_path / "ours", [f"conduit-tasks @ {wheel.as_uri()}", *theirs], "--constraints", constraints)
+    found = found_in(ours)
+    assert {name: found[name] for name in before if found.get(name, before[name]) != before[name]} == {}
+    assert found["pyspark"] == found["pyspark-client"] == Version("4.1.1")
+    assert found["apache-airflow-providers-apache-spark"] < Version("6.3")
+
+
 def compiled(file: Path, wanted: list[str], *options: str | Path) -> Path:
     """Resolves what is wanted; returns the file of versions."""
     asked, out = file.with_suffix(".in"), file.with_suffix(".txt")

@@ -147,7 +147,8 @@ class ConduitSubmitHook(SparkSubmitHook):
             self._process_spark_submit_log(iter(spare.stdout))
         if spare.wait():
             said = f"Cannot execute: {self._mask_cmd(command)}. Error code is: {self.exit_code}."
-            raise AirflowException(said + self._submit_log_tail)
+            # Before 6.3 the provider keeps no last lines.
+            raise AirflowException(said + getattr(self, "_submit_log_tail", ""))
 
     def _get_spark_binary_path(self) -> list[str]:
         return list(self._command) if self._command else super()._get_spark_binary_path()

@@ -47,7 +47,8 @@ def everything(*, executors: bool) -> Iterator[Checked]:
     Spark job."""
     from conduit_tasks.connections import find_airflow
 
-    find_airflow()
+    with _aside():
+        find_airflow()
     checks: list[Callable[[], Iterator[Checked]]] = [
         versions,
         plugin,
@@ -59,12 +60,21 @@ def everything(*, executors: bool) -> Iterator[Checked]:
         pool,
     ]
     for check in [*checks, *([in_executors] if executors else [])]:
-        try:
-            yield from check()
-        except ConduitError as error:
-            yield Checked(check.__name__, "wrong", str(error), "see the message")
-        except Exception as error:  # noqa: BLE001 - the other checks go on
-            yield Checked(check.__name__, "unknown", f"{type(error).__name__}: {error}", "see the message")
+        found: list[Checked] = []
+        with _aside():
+            try:
+                found.extend(check())
+            except ConduitError as error:
+                found.append(Checked(check.__name__, "wrong", str(error), "see the message"))
+            except Exception as error:  # noqa: BLE001 - the other checks go on
+                said = f"{type(error).__name__}: {error}"
+                found.append(Checked(check.__name__, "unknown", said, "see the message"))
+        yield from found
+
+
+def _aside() -> redirect_stdout[Any]:
+    """A block whose output goes to stderr: Airflow 3.1 and 3.2 log to stdout, where the report is."""
+    return redirect_stdout(sys.stderr)
 
 
 def versions() -> Iterator[Checked]:
@@ -87,10 +97,23 @@ def versions() -> Iterator[Checked]:
         fits = wanted.specifier.contains(have, prereleases=True)
         todo = "" if fits else f"pip install '{wanted}'"
         yield Checked(wanted.name, "good" if fits else "wrong", have, todo)
+    yield from _one_pyspark()
+
+
+def _one_pyspark() -> Iterator[Checked]:
+    """`pyspark` and `pyspark-client` put files into one folder, so they must be the same: what was installed last is
+    there."""
     import pyspark
 
-    if (package := version("pyspark")) != pyspark.__version__:
-        again = f"pip install --force-reinstall pyspark=={package} pyspark-client=={package}"
+    package = version("pyspark")
+    try:
+        client = version("pyspark-client")
+    except PackageNotFoundError:
+        client = package
+    again = f"pip install --force-reinstall --no-deps pyspark=={package} pyspark-client=={package}"
+    if client != package:
+        yield Checked("pyspark", "wrong", f"{package}, and pyspark-client is {client}", again)
+    elif package != pyspark.__version__:
         yield Checked("pyspark", "wrong", f"{package}, whose files are those of {pyspark.__version__}", again)
 
 
@@ -262,16 +285,15 @@ def pool() -> Iterator[Checked]:
     if _airflow_conf() is None:
         yield Checked("pool", "unknown", "Airflow cannot be loaded here", "call this where Airflow is installed")
         return
-    with redirect_stdout(sys.stderr):
-        from airflow.models.pool import Pool
+    from airflow.models.pool import Pool
 
-        try:
-            found = Pool.get_pool(name)
-        except Exception as error:  # noqa: BLE001 - no database, or none of this version
-            said = (str(error).splitlines() or [""])[0]
-            yield Checked("pool", "unknown", f"Airflow's database cannot be asked: {said[:120]}",
-                          "call this where Airflow's settings are (AIRFLOW_HOME)")  # fmt: skip
-            return
+    try:
+        found = Pool.get_pool(name)
+    except Exception as error:  # noqa: BLE001 - no database, or none of this version
+        said = (str(error).splitlines() or [""])[0]
+        yield Checked("pool", "unknown", f"Airflow's database cannot be asked: {said[:120]}",
+                      "call this where Airflow's settings are (AIRFLOW_HOME)")  # fmt: skip
+        return
     if found is None:
         todo = f"airflow pools set {name} {max(2, os.cpu_count() or 2)} 'Spark drivers at once'"
         yield Checked("pool", "wrong", f"CONDUIT_SPARK_POOL is {name}, which does not exist", todo)
@@ -302,8 +324,7 @@ def in_executors() -> Iterator[Checked]:
 
 def _airflow_conf() -> Any:
     try:
-        with redirect_stdout(sys.stderr):
-            from airflow.configuration import conf
+        from airflow.configuration import conf
     except Exception:  # noqa: BLE001 - not installed, or its settings are broken
         return None
     return conf

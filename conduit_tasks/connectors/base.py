@@ -218,7 +218,17 @@ class Outcome:
 DELIVERED = Outcome("delivered")
 
 
-class RecordDestination(Listener, Owner):
+class _Writers:
+    """How many may write at a time, for either kind of destination."""
+
+    @classmethod
+    def several_if(cls, settings: Mapping[str, str]) -> str:
+        """Returns what must be so that several processes may write, if we cannot know that; "" if we know that they
+        may. Then a number that the file names counts, with a warning, and `auto` is one."""
+        return ""
+
+
+class RecordDestination(_Writers, Listener, Owner):
     """A record-wise destination: one outcome per record. `send` is called concurrently up to `max-unconfirmed`."""
 
     spec: ClassVar[Spec]
@@ -252,7 +262,7 @@ def _nobody_asks() -> None:
     """Raises nothing: outside of an engine there is no lease."""
 
 
-class BatchDestination(Listener, Owner):
+class BatchDestination(_Writers, Listener, Owner):
     """A batch-wise destination: `write` is all or nothing and durable when it returns; bisected on `Refused`.
 
     The state that `write` returns is stored with the confirmation, in one step. `open(state)` is called

@@ -18,7 +18,7 @@ from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
-from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.errors import BrokerUnavailable, Fenced, LeaseHeld, Unavailable
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import recording, tally_of
@@ -80,7 +80,8 @@ def send(
         rested=partial(broker.deliveries.rested, destination.id),
     )
     options = options or destination.delivery
-    connector.told = Told(context.spool, pipeline.id, destination.node)
+    turn = partial(telling, context, destination.id) if work.shard is not None else None
+    connector.told = Told(context.spool, pipeline.id, destination.node, turn)
     try:
         if run is None:
             return deliver(work, connector, port, options, handler)
@@ -93,6 +94,19 @@ def send(
     finally:
         if chain is not None:
             chain.close()
+
+
+@contextmanager
+def telling(context: Context, destination: str) -> Iterator[None]:
+    """The block in which one of several tasks tells a connector what it is told once, under a lease of its own: the
+    destination's is shared by all of them. Raises Unavailable if another task has it for too long."""
+    most = context.settings.connectors_timeout + context.settings.lease_ttl
+    try:
+        lease = context.broker.leases.acquire(f"told.{destination}", context.owner, wait=2 * most)
+    except LeaseHeld as held:
+        raise Unavailable(f"the connector of {destination} is told of its life by another task: {held}") from None
+    with lease, keeping(lease):
+        yield
 
 
 @contextmanager

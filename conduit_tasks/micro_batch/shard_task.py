@@ -16,6 +16,7 @@ from conduit_tasks.delivery.shard import Shard, ranges_of
 from conduit_tasks.delivery.shard_port import ShardPort
 from conduit_tasks.delivery.work import DeliveryReport, Work
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.deliver_task import DeliverTask, rows_of, timed
 from conduit_tasks.micro_batch.seal import origins_of
@@ -41,7 +42,8 @@ class ShardTask(DeliverTask):
     """Time at which the driver began the micro-batch, in seconds since the epoch."""
 
     def __call__(self, shard: Any) -> DeliveryReport | ConduitError:
-        return DeliverTask.__call__(replace(self, shard=shard), shard)
+        with about(shard=shard):
+            return DeliverTask.__call__(replace(self, shard=shard), shard)
 
     def _attempt(self, context: Context) -> Attempt:
         return context.broker.leases.attempt(

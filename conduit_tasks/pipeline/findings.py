@@ -53,7 +53,7 @@ CODES = {
     "W201": "the lag budget is below one micro-batch",
     "W202": "an option has no effect as written",
     "W203": "failed records are dropped",
-    "W204": "a guarantee needs more of Redis than it must have",
+    "W204": "what is asked for needs something that cannot be checked here",
     "W205": "what the name of the pipe says is not so",
     "W206": "a condition, template, processor or filter does not fit the source's first records",
 }

@@ -145,7 +145,7 @@ class DeliveryKeys(Keys):
     parallelism: Tasks = 1
     """Spark tasks that deliver one micro-batch to the destination side by side, 64 at most. Each sends the records of
     its own keys, partitions, or stretches (`order-by`). `auto`: as many as Spark's default parallelism, 16 at most, if
-    the order allows several and the micro-batch is not small."""
+    the order and the destination allow several and the micro-batch is not small; 1 for a `standalone` connector."""
 
     def effective(self) -> DeliveryKeys:
         """Returns a copy with the defaults of the pipe for options that the file does not set."""

@@ -54,7 +54,12 @@ def one_task(destination: Destination, connector: Any = None) -> str:
     """Returns why one task delivers a micro-batch to the destination; "" if several may. `connector`: its class; None =
     it is not asked."""
     why = reason(destination.delivery, bool(destination.processors))
-    return why.says if why is not None else of_class(connector, destination.settings)
+    if why is not None:
+        return why.says
+    settings, unsure = destination.settings, ""
+    if destination.delivery.parallelism == "auto":
+        unsure = must_be(connector, settings)
+    return of_class(connector, settings) or unsure
 
 
 def of_class(connector: Any, settings: Mapping[str, str]) -> str:
@@ -72,3 +77,9 @@ def together(destination: Destination, connector: Any) -> bool:
     return (
         options.order_by == "none" and options.parallelism != 1 and record_wise and not one_task(destination, connector)
     )
+
+
+def must_be(connector: Any, settings: Mapping[str, str]) -> str:
+    """Returns what must be so that several tasks may write, which only the user can know; "" if nothing. A written
+    number then counts, and `auto` is one."""
+    return str(connector.several_if(settings)) if connector is not None else ""

@@ -13,8 +13,8 @@ from conduit_tasks.connectors.capabilities import Watchable
 from conduit_tasks.connectors.plugins import is_standalone, parse_plugin, plugin_name
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
-from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
-from conduit_tasks.pipeline.parallel import of_class, reason
+from conduit_tasks.pipeline.model import ConnectorKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.parallel import must_be, of_class, reason
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_connection import with_connection
@@ -237,13 +237,7 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             "forget what was sent in its last second, which is then sent twice",
             "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
         )
-    if delivery.parallelism != 1 and (why := of_class(cls, connector.settings)):
-        report.add(
-            "W202" if delivery.parallelism == "auto" else "E211",
-            (*path, "delivery", "parallelism"),
-            f"one task delivers to '{connector.plugin}': {why}",
-            "remove parallelism; destinations beside each other have tasks of their own",
-        )
+    alone = _check_parallelism(delivery, connector, cls, report, (*path, "delivery", "parallelism"))
     if batch_wise:
         several = delivery.parallelism != 1 and not reason(delivery, bool(connector.processors))
         check_batch_wise(
@@ -251,7 +245,7 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             connector.plugin,
             report,
             (*path, "delivery"),
-            one_task=not several or bool(of_class(cls, connector.settings)),
+            one_task=not several or alone,
             keeps_index=cls.keeps_index,
         )
     if delivery.pipe in INDEX_PIPES and batch_wise and not cls.keeps_index:
@@ -261,3 +255,28 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             f"'{connector.plugin}' keeps no index: it writes in order from where it is confirmed, whatever the pipe",
             "write pipe: stream",
         )
+
+
+def _check_parallelism(
+    delivery: DeliveryKeys, connector: ConnectorKeys, cls: Any, report: Findings, path: Path
+) -> bool:
+    """Reports what `parallelism` asks for and the destination does not have, or has only if something is so. Returns
+    whether it has one task, whatever is written."""
+    asked, auto = delivery.parallelism != 1, delivery.parallelism == "auto"
+    if why := of_class(cls, connector.settings):
+        if asked:
+            report.add(
+                "W202" if auto else "E211",
+                path,
+                f"one task delivers to '{connector.plugin}': {why}",
+                "remove parallelism; destinations beside each other have tasks of their own",
+            )
+        return True
+    if not asked or not (what := must_be(cls, connector.settings)):
+        return False
+    if auto:
+        report.add("W202", path, f"one task delivers to '{connector.plugin}': {what}", "if it does, write a number")
+    else:
+        hint = "look in the connector's documentation; if it does not, remove parallelism"
+        report.add("W204", path, f"several tasks deliver to '{connector.plugin}': {what}", hint)
+    return auto

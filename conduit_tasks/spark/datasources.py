@@ -16,10 +16,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from conduit_tasks.connectors import options, registry
 from conduit_tasks.connectors.base import Limit, Position, Slice, Source, Spec
@@ -31,6 +32,7 @@ from conduit_tasks.spark.frame_records import SCHEMA, StructType, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 
 PREFIX = "conduit_"
@@ -70,6 +72,9 @@ class ConduitDataSource(DataSource):
         return SliceReader(self.connector, self._source_settings(self.options), self.home)
 
     def streamReader(self, schema: Any) -> SliceStream:
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            # A reader of Spark 4.1 is not told where the stream stands when it is asked how far it goes.
+            raise ConfigError(f"{self.name()}: a stream needs Spark 4.2, this is {version('pyspark')}: use spark.read")
         self.home.use()
         given = dict(self.options)
         most = options.integer({"max-records": given.pop("max-records", str(STREAM_RECORDS))}, "max-records", least=1)
@@ -178,9 +183,13 @@ class SliceStream(DataSourceStreamReader):
         return {"position": {}, "slices": [], "reader": secrets.token_hex(8)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
         return ReadMaxRows(self.most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
         records = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self.most)
         slices = self._reader(start).plan(start["position"], Limit(records=records))
         if any(each.open for each in slices):

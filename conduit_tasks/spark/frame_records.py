@@ -34,7 +34,7 @@ def shown(batch: pa.RecordBatch, shared: Mapping[str, str]) -> pa.RecordBatch:
 
     from conduit_tasks.record.record import OPERATIONS
 
-    target = to_arrow_schema(SCHEMA, timezone="UTC")
+    target = to_arrow_schema(SCHEMA)
     own = batch.column("metadata").to_pylist() if batch.column("metadata").null_count < batch.num_rows else None
     metadata = (
         [list({**shared, **dict(row or ())}.items()) for row in own] if own else [list(shared.items())] * batch.num_rows

@@ -8,6 +8,8 @@ does not have it told again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
@@ -17,10 +19,13 @@ from conduit_tasks.spool.spool import Spool, folder_name
 
 
 class Told:
-    """The file of one node. Picklable."""
+    """The file of one node; picklable without `turn`. `turn`: a block in which nobody else tells, where several
+    processes run one connector; None: this process is the only one."""
 
-    def __init__(self, spool: Spool, pipeline: str, node: str) -> None:
-        self._spool = spool
+    def __init__(
+        self, spool: Spool, pipeline: str, node: str, turn: Callable[[], AbstractContextManager[Any]] | None = None
+    ) -> None:
+        self._spool, self.turn = spool, turn
         self._path = f"{folder_name(pipeline)}/told/{folder_name(node)}.json"
 
     def all(self) -> dict[str, Any]:

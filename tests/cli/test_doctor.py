@@ -162,7 +162,7 @@ def test_executors_are_looked_at(home: Path, spark: Any, monkeypatch: pytest.Mon
 
 
 def test_a_package_of_another_version_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "requires", lambda name: ["redis>=99", "pyspark==4.2.0", "apache-airflow-nobody>=1"])
+    monkeypatch.setattr(checks, "requires", lambda name: ["redis>=99", "pyspark>=4", "apache-airflow-nobody>=1"])
     wrong = {each.what: each.todo for each in checks.versions() if each.state == "wrong"}
     assert wrong == {
         "redis": "pip install 'redis>=99'",
@@ -177,6 +177,14 @@ def test_files_of_another_pyspark_than_is_installed_are_wrong(monkeypatch: pytes
     monkeypatch.setattr(checks, "requires", lambda name: [])
     (one,) = [each for each in checks.versions() if each.what == "pyspark"]
     assert (one.state, "3.5.0" in one.found, "--force-reinstall" in one.todo) == ("wrong", True, True)
+
+
+def test_a_pyspark_client_of_another_version_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "requires", lambda name: [])
+    monkeypatch.setattr(checks, "version", {"pyspark": "4.1.1", "pyspark-client": "4.2.0"}.__getitem__)
+    (one,) = [each for each in checks.versions() if each.what == "pyspark"]
+    assert (one.state, one.found) == ("wrong", "4.1.1, and pyspark-client is 4.2.0")
+    assert one.todo.endswith("pyspark==4.1.1 pyspark-client==4.1.1")
 
 
 def test_a_plugin_that_airflow_does_not_find_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

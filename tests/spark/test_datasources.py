@@ -7,21 +7,22 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.connectors.generator import GeneratorSource
 from conduit_tasks.connectors.s3.connector import S3Source
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
-from conduit_tasks.spark import datasource_write
+from conduit_tasks.spark import datasource_write, datasources
 from conduit_tasks.spark.datasource_write import RecordWriter
-from conduit_tasks.spark.datasources import SliceStream, as_settings, register
+from conduit_tasks.spark.datasources import ConduitDataSource, SliceStream, as_settings, register
 from conduit_tasks.spark.frame_records import records_of
 from conduit_tasks.spark.plain import context
 from tests.limits import batch_bytes
@@ -81,6 +82,18 @@ def test_a_source_is_read_with_a_partition_per_slice(formats: Any, home: Path) -
     assert bytes(rows[1].position) == b"in.jsonl:8"
 
 
+STREAMS = pytest.mark.skipif(find_spec("pyspark.sql.streaming.datasource") is None, reason="a stream needs Spark 4.2")
+
+
+def test_a_stream_says_which_spark_it_needs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasources, "find_spec", lambda name: None)
+    monkeypatch.setattr(datasources, "version", lambda name: "4.1.1")
+    monkeypatch.setattr(ConduitDataSource, "connector", "file", raising=False)
+    with pytest.raises(ConfigError, match=r"a stream needs Spark 4\.2, this is 4\.1\.1: use spark\.read"):
+        ConduitDataSource({"path": "in.txt"}).streamReader(None)
+
+
+@STREAMS
 def test_a_stream_goes_on_where_its_checkpoint_says(formats: Any, home: Path) -> None:
     def run() -> None:
         frame = formats.readStream.format("conduit_file").option("path", "in.jsonl").option("format", "jsonl").load()
@@ -100,7 +113,10 @@ def test_a_stream_goes_on_where_its_checkpoint_says(formats: Any, home: Path) ->
     assert sorted(row["n"] for row in rows) == list(range(15))
 
 
+@STREAMS
 def test_a_stream_plans_within_its_limit_and_acks_what_spark_has(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
     acked: list[Any] = []
     monkeypatch.setattr(FileSource, "ack", lambda _, position: acked.append(position))
     (home / "in.txt").write_text("a\nb\nc\n")

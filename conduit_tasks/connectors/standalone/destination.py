@@ -88,9 +88,13 @@ class StandaloneDestination(Standalone, BatchDestination):
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
+
+    @classmethod
+    def several_if(cls, settings: Mapping[str, str]) -> str:
         return (
-            "Conduit runs a connector as one process, which has all its records in order, and what it keeps under the "
-            "connector's id (files, sessions, what it made when it was new) is that process's alone"
+            "Conduit runs a connector as one process; with several, what it writes to must take several writers that "
+            "have one id (a database, a queue or a service does, a file or an exclusive session does not)"
         )
 
     def _effective(self, name: str) -> str:
@@ -145,7 +149,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         if self._errors:
             for name in names:
                 self._errors.pop(name, None)
-        return {"config": self._kept, "of": self.own_name}
+        return None if self.shard is not None else {"config": self._kept, "of": self.own_name}
 
     def _refused_before(self, names: Sequence[Row]) -> None:
         for n, name in enumerate(names):

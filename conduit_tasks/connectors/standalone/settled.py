@@ -62,11 +62,22 @@ def tell(  # noqa: PLR0917 - whom, what of it is known, and where that is noted
     client: Client, side: str, before: Kept | None, config: Mapping[str, str], told: Told | None = None, name: str = ""
 ) -> Kept:
     """Tells a connector that it is new, or that its settings have changed, if so, and notes it. Returns what is to be
-    kept. `before`: what the position or the state has of it; `name`: the one that the connector gives itself. Raises
-    SpoolError if what it was told cannot be read."""
-    known = told.all() if told is not None else {}
-    made = _told(client, side, known.get(name, before), config)
-    if told is not None and known.get(name) != made:
+    kept. `before`: what the position or the state has of it; `name`: the one that the connector gives itself.
+
+    Of several processes of one connector the first tells, and notes it before the others look. Raises SpoolError if
+    what it was told cannot be read, or cannot be noted for the others; Unavailable if another one tells for too long.
+    """
+    if told is None:
+        return _told(client, side, before, config)
+    known = told.all()
+    was = known.get(name, before)
+    if told.turn is not None and not (was is not None and same(was, config)):
+        with told.turn():
+            made = _told(client, side, told.all().get(name, before), config)
+            told.note(name, made)
+            return made
+    made = _told(client, side, was, config)
+    if known.get(name) != made:
         try:
             told.note(name, made)
         except SpoolError as error:

@@ -129,16 +129,25 @@ def test_validate_and_explain_say_what_of_its_delivery_has_no_effect(programs: P
         found = load_file(home / "include/pipelines/p.yaml", plugins=True)
         return [(f.code, f.message) for f in found.findings], found.pipelines
 
-    [(code, said), (_, order), (_, unconfirmed)], _ = written("parallelism: 4, order-by: key, max-unconfirmed: 8")
-    assert code == "E211"
-    assert "Conduit runs a connector as one process" in said
-    assert "in their order, one after the other, whatever order-by says" in order
+    def explained(pipeline: Any) -> str:
+        [edge] = [edge for edge in explain(pipeline)["edges"] if edge["target"] == "destinations.out"]
+        return str(edge["order"])
+
+    # Several tasks, if a number is written: what must be so is said, and order-by says which task gets a record
+    [(code, said), (_, unconfirmed)], [pipeline] = written("parallelism: 4, order-by: key, max-unconfirmed: 8")
+    assert code == "W204"
+    assert "what it writes to must take several writers that have one id" in said
     assert "whatever max-unconfirmed says" in unconfirmed
-    found, [pipeline] = written("parallelism: auto, order-by: key")
-    assert [code for code, _ in found] == ["W202", "W202"]
-    [edge] = [edge for edge in explain(pipeline)["edges"] if edge["target"] == "destinations.out"]
-    assert edge["order"].startswith("all records in their order, one write after the other, whatever order-by says")
-    assert "by one task, though parallelism is auto: Conduit runs a connector as one process" in edge["order"]
+    assert explained(pipeline) == (
+        "per key, in 64 lanes; free between keys; by up to 4 tasks beside each other, a lane by one of them"
+    )
+    # One task, if it is left to us
+    [(code, said), (_, order)], [pipeline] = written("parallelism: auto, order-by: key")
+    assert code == "W202"
+    assert said.startswith("one task delivers to 'standalone:counter': Conduit runs a connector as one process")
+    assert "in their order, one after the other, whatever order-by says" in order
+    assert explained(pipeline).startswith("all records in their order, one write after the other, whatever order-by")
+    assert "by one task, though parallelism is auto: Conduit runs a connector as one process" in explained(pipeline)
 
 
 def test_the_newest_version_is_taken_and_a_version_can_be_asked_for(programs: Path) -> None:

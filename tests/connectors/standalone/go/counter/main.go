@@ -178,6 +178,9 @@ func (d *destination) Configure(_ context.Context, r *pb.Destination_Configure_R
 
 func (d *destination) LifecycleOnCreated(context.Context, *pb.Destination_Lifecycle_OnCreated_Request) (*pb.Destination_Lifecycle_OnCreated_Response, error) {
 	note(d.config, "created")
+	if _, err := os.Stat(d.config["notes"] + ".slow"); err == nil {
+		time.Sleep(3 * time.Second)
+	}
 	return &pb.Destination_Lifecycle_OnCreated_Response{}, nil
 }
 
@@ -210,12 +213,15 @@ func (d *destination) Run(stream pb.DestinationPlugin_RunServer) error {
 		defer f.Close()
 		out = f
 	}
-	for {
+	for first := true; ; first = false {
 		request, err := stream.Recv()
 		if err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
+		}
+		if !first {
+			d.wait()
 		}
 		note(d.config, "batch %d", len(request.Records))
 		acks, refused := make([]*pb.Destination_Run_Response_Ack, len(request.Records)), ""
@@ -237,6 +243,16 @@ func (d *destination) Run(stream pb.DestinationPlugin_RunServer) error {
 		}
 		if err := stream.Send(&pb.Destination_Run_Response{Acks: acks}); err != nil {
 			return err
+		}
+	}
+}
+
+// wait stands still, before the second message, until there is the file that the setting `wait` names.
+func (d *destination) wait() {
+	if file := d.config["wait"]; file != "" {
+		note(d.config, "waits %d", os.Getpid())
+		for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
+			time.Sleep(20 * time.Millisecond)
 		}
 	}
 }
@@ -294,6 +310,7 @@ func main() {
 			"refuse": text("refuses records that hold it"),
 			"fail":   text("refuses records that hold it, for a while"),
 			"times":  whole("how often", "1"),
+			"wait":   text("a file that it waits for before its second message"),
 			"name": {Description: "a name", Type: pb.Parameter_TYPE_STRING,
 				Validations: []*pb.Validation{{Type: pb.Validation_TYPE_REGEX, Value: "^[a-z]+$"}}},
 		},
