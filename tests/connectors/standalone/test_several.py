@@ -1,4 +1,4 @@
-"""Several tasks deliver by a standalone connector, each with a process of its own (ADR 41)."""
+"""Several tasks deliver by a standalone connector, each with a process of its own (ADR 43)."""
 
 from __future__ import annotations
 
