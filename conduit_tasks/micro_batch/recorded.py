@@ -76,7 +76,8 @@ def note_unrecorded(context: Context, destination: str) -> None:
     state = broker.deliveries.get(destination)
     found = {state.cursor + 1: (state.confirmed, state.division.confirmed if state.division else 0)}
     found |= {division.micro_batch: (RangeSet(), division.confirmed) for division in state.divisions[1:]}
-    for number in {state.cursor, *range(state.group[0], state.cursor)} - {0}:
+    first, end = state.group
+    for number in {state.cursor, *range(first, min(state.cursor, end + 1))} - {0}:
         last = broker.micro_batches.find(number)
         if last is not None and (matched := last.matched.get(destination)):
             found[number] = (RangeSet(((0, last.total - 1),)), matched)

@@ -230,6 +230,50 @@ def test_nothing_that_an_earlier_group_has_left_is_taken_for_confirmed(feed: Fee
     assert set(fields(feed)) == {"group", "divided", f"divided:{second}"}
 
 
+@pytest.mark.proves("I10")
+@pytest.mark.parametrize("collected", [1, 2, 3, 4])
+def test_a_destination_that_comes_back_goes_on_with_what_is_left_of_its_group(feed: Feed, collected: int) -> None:
+    """Given a group of four under way when its destination leaves the file, and micro-batches of it that were collected
+    before that comes back, then what had been confirmed of the others is known, and of none of them anything else."""
+    numbers = sealed(feed, 10, 10, 10, 10)
+    together(feed, numbers[0], [HALVES] * 4)
+    deliver(feed, numbers[0], 0, 5)
+    tell(feed, numbers[2], 0, "0-2")
+    tell(feed, numbers[3], 1, "0-1")
+    lifecycle = feed.broker.lifecycle
+    lifecycle.register(["a"], ["y"])
+    feed.broker.redis.hset(feed.broker.keys.pipeline, "collected", collected)
+    lifecycle.register(["a"], ["x", "y"])
+    state = feed.broker.deliveries.get("x")
+    assert (state.cursor, [division.micro_batch for division in state.divisions]) == (collected, numbers[collected:])
+    done = [[str(each) for each in division.done] for division in state.divisions]
+    assert done == [["", ""], ["0-2", ""], ["", "0-1"]][collected - 1 :]
+    assert [division.open for division in state.divisions] == [[0, 1]] * (4 - collected)
+    tell(feed, numbers[3], 0, "0-4")
+    for m, lane, left in ((2, 0, "0-4"), (2, 1, "0-4"), (3, 0, "3-4"), (3, 1, "0-4"), (4, 1, "2-4")):
+        if m > collected:
+            tell(feed, m, lane, left)
+    for m in numbers[1:]:
+        for lane in (0, 1):
+            end(feed, m, lane, 5)
+    assert (feed.broker.deliveries.get("x").cursor, fields(feed)) == (numbers[3], {})
+
+
+@pytest.mark.proves("I10")
+def test_one_that_is_finished_by_one_task_leaves_nothing_to_the_next_one_of_its_group(feed: Feed) -> None:
+    """Given shards of a micro-batch that the cursor never passed in a delivery, then they are not taken for those of
+    the next one of the group."""
+    first, second = sealed(feed, 10, 10)
+    together(feed, first, [HALVES] * 2)
+    key = feed.broker.keys.destination("x")
+    feed.broker.redis.hset(key, mapping={"divided": "7:none:2:10:0:2", "shard:0": "=5", "shard:1": "0-1"})
+    feed.confirm("x", first, [(0, 9)])
+    state = feed.broker.deliveries.get("x")
+    assert (state.cursor, [division.open for division in state.divisions]) == (first, [[0, 1]])
+    assert state.confirmed_beyond == 0
+    assert second
+
+
 def test_one_task_finishes_a_group_that_several_have_begun_micro_batch_by_micro_batch(feed: Feed) -> None:
     """Given a group of which a plugin that has one task takes the rest, then each micro-batch becomes an undivided one
     when the cursor comes to it, with what was confirmed of it."""

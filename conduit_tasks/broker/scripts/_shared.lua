@@ -286,18 +286,23 @@ end
 -- The records of a shard that is whole, or nil.
 local function whole_of(shard) return tonumber(string.match(shard, '^=(%d+)$')) end
 
-local function undivided(destination, shards)
-  redis.call('HDEL', destination, 'divided')
-  for i = 0, (shards or 0) - 1 do redis.call('HDEL', destination, 'shard:' .. i) end
+-- Removes a division, and what is known of so many of its shards. `before`, `name`: as of `places`.
+local function forgotten(destination, shards, before, name)
+  local fields = {name}
+  for i = 0, shards - 1 do fields[i + 2] = before .. i end
+  redis.call('HDEL', destination, unpack(fields))
 end
+
+local function undivided(destination, shards) forgotten(destination, shards or 0, 'shard:', 'divided') end
 
 -- The last micro-batch of a destination's group (see `together`), or 0.
 local function last_of(group) return number(string.match(group or '', '%d+$')) end
 
 -- The cursor has come to the end of micro-batch `m`. It passes those of the group behind it that are whole; the first one that is not gets the
--- fields of the micro-batch behind the cursor. `group`: of the destination.
+-- fields of the micro-batch behind the cursor, of which nothing else is there then. `group`: of the destination.
 local function advanced(destination, m, group)
   local last = last_of(group)
+  undivided(destination, 64)
   while m < last do
     local before, name = places(m - 1, m + 1)
     local divided = redis.call('HGET', destination, name)
@@ -321,6 +326,13 @@ local function advanced(destination, m, group)
     redis.call('HSET', destination, 'cursor', text(m))
   end
   if last > 0 then redis.call('HDEL', destination, 'group') end
+end
+
+-- The cursor was put from `cursor` on to `m`, without a delivery of what is between them.
+local function overtaken(destination, cursor, m)
+  local group = redis.call('HGET', destination, 'group')
+  for at = cursor + 2, math.min(m, last_of(group)) do forgotten(destination, 64, places(cursor, at)) end
+  if group then advanced(destination, m, group) end
 end
 
 -- Why no destination `from` can go on as `to`: the answer to return, or nil.

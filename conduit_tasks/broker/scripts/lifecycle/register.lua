@@ -1,7 +1,8 @@
 -- register: the sources and destinations of the pipeline file as it is now.
 --
 -- A new destination starts behind the last sealed micro-batch; one that comes back goes on at its cursor, or behind
--- what was collected, or began to be, while it was away. A new source has nothing to ack of what is sealed already.
+-- what was collected, or began to be, while it was away; what it had confirmed of a group (see `together`) beyond that is
+-- still known. A new source has nothing to ack of what is sealed already.
 --
 -- @key pipeline      hash   sealed, collected: highest numbers; collecting: one whose files are being removed
 -- @key sources       set    ids of the registered sources; lives as long as the pipeline
@@ -30,10 +31,14 @@ for i, id in ipairs(A.ids) do
     redis.call('SADD', K.destinations, id)
     if redis.call('HSETNX', K.each[i], 'cursor', text(sealed)) == 1 then
       redis.call('HSET', K.each[i], 'status', 'running', 'epoch', '0', 'joined', A.joined)
-    elseif number(redis.call('HGET', K.each[i], 'cursor')) < collected then
-      redis.call('HSET', K.each[i], 'cursor', text(collected))
-      -- What it missed is not known any more by where it joined: a replay of `missing` must not take it for delivered.
-      redis.call('HDEL', K.each[i], 'ranges', 'joined')
+    else
+      local cursor = number(redis.call('HGET', K.each[i], 'cursor'))
+      if cursor < collected then
+        redis.call('HSET', K.each[i], 'cursor', text(collected))
+        -- What it missed is not known any more by where it joined: a replay of `missing` must not take it for delivered.
+        redis.call('HDEL', K.each[i], 'ranges', 'joined')
+        overtaken(K.each[i], cursor, collected)
+      end
     end
   else
     redis.call('SADD', K.sources, id)
