@@ -16,8 +16,8 @@ from conduit_tasks.ledger import store
 from conduit_tasks.ledger.entry import SCHEMA
 from conduit_tasks.ledger.query import select
 from conduit_tasks.ledger.store import Ledger
-from conduit_tasks.micro_batch.context import open_spool
-from conduit_tasks.micro_batch.recorded import collect_ledger
+from conduit_tasks.micro_batch.context import open_spool, opened
+from conduit_tasks.micro_batch.recorded import collect_ledger, note_unrecorded
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.spool.spool import Spool
 from tests.faults.parts import drive, events
@@ -115,6 +115,29 @@ def test_what_a_killed_attempt_had_confirmed_is_entered_by_the_next_one(
         (1, 0, 19, "confirmed", "unrecorded", None),
         (2, 0, 19, "acked", "done", None),
     ]
+
+
+@pytest.mark.proves("X5")
+def test_a_holder_looks_for_what_is_missing_in_the_last_two_micro_batches_only(
+    home: Path, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given four micro-batches that are delivered, then the next holder looks
+    at the last one alone, whatever the spool still holds, and enters nothing for the others."""
+    write_pipeline(home, "p", FILE)
+    events(home / "data", 200)
+    drive()
+    assert {row["micro_batch"] for row in book()} == {1, 2, 3, 4}
+    asked: list[int | None] = []
+    read = Ledger.read
+
+    def noted(*args: Any, **more: Any) -> Any:
+        asked.append(more["micro_batch"])
+        return read(*args, **more)
+
+    monkeypatch.setattr(Ledger, "read", noted)
+    with opened("p", "next") as context:
+        note_unrecorded(context, "file")
+    assert asked == [4]
 
 
 @pytest.mark.proves("X5")
