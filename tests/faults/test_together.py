@@ -286,6 +286,32 @@ def test_a_worker_that_is_killed_with_two_micro_batches_under_way_is_run_again_a
     all_there(receiver, 1_800, cursor=3, repeats=UNCONFIRMED + UNTOLD)
 
 
+@pytest.mark.proves("C10", "I6")
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_task_that_is_run_again_needs_no_micro_batch_of_its_lane_that_is_collected_by_then(
+    quick: Path, receiver: Receiver, broker: Broker, isolated: bool
+) -> None:
+    """Given lane 0, whose task ends without an answer once the first of three micro-batches is passed, and that one
+    collected before it is run again, then it goes on with the second."""
+    pipeline(quick, receiver.url)
+    events(quick / "data", 900)
+    sealed(3)
+
+    def job(task: Any, lanes: Any) -> list[Any]:
+        task = replace(task, tasks=tuple(replace(each, isolate_poison=isolated) for each in task.tasks))
+        said = {lane: task(lane) for lane in (1, 2)}
+        task.tasks[0](0)
+        assert broker.deliveries.get("to").cursor == 1
+        broker.redis.hset(broker.keys.micro_batch(1), "state", "collecting")
+        with opened("p", "run") as context:
+            context.spool.collect("p", 1)
+        broker.collection.end(1)
+        return [said.get(lane) or task(lane) for lane in lanes]
+
+    deliver(job)
+    all_there(receiver, 900, cursor=3)
+
+
 DRIVER = "from tests.faults.test_together import driver; driver()"
 
 
