@@ -180,8 +180,8 @@ class Shards:
         return said[1:] == [1]
 
     def voted(self, destination: str, m: int, count: int) -> list[int]:
-        """Returns per shard of the divided micro-batch m the number of its first records that have voted (C6); a shard
-        that is whole has voted for all of them."""
+        """Returns per shard of the divided micro-batch m the number of its first records that have voted (C6). Of a
+        shard that is whole all have: it is 0 if its lane is further on."""
         window = self._access.hash(self._keys.window(destination))
         names = ["", *(f":{shard}" for shard in range(1, count))]
         found = [int(window.get(f"next{of}", 0)) if window.get(f"m{of}") == str(m) else 0 for of in names]

@@ -69,7 +69,8 @@ class ShardTask(DeliverTask):
 
     def merged(self, context: Context, voted: Sequence[int]) -> tuple[RangeSet, RangeSet]:
         """Returns the seqs of the whole micro-batch that are confirmed by all of its shards, and the ordinals of the
-        records that have voted; `voted`: per shard, the number of these, its first ones."""
+        records that have voted; `voted`: per shard, the number of these, its first ones; all of a whole one of which it
+        knows none."""
         manifest, division = self._manifest(context), self.division
         confirmed, of_voters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for number, (done, records, first) in enumerate(zip(division.done, division.whole, voted)):
@@ -77,7 +78,8 @@ class ShardTask(DeliverTask):
                 shard = Shard(division.by, division.count, number, manifest, division.shards)
                 self._read_through(context, manifest, shard)
                 confirmed.append(shard.exactly(done if records is None else None))
-                of_voters.append(shard.exactly(RangeSet.of([(0, first - 1)] if first else [])))
+                voters_of = first or records or 0
+                of_voters.append(shard.exactly(RangeSet.of([(0, voters_of - 1)] if voters_of else [])))
         voters = np.concatenate(of_voters)
         if len(voters):
             destination = context.pipeline.destination(self.destination)

@@ -28,6 +28,7 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.recorded import ledger
+from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.operate.status import snapshot
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.checkpoint import Checkpoint, token_of
@@ -435,6 +436,30 @@ def test_a_plugin_to_which_one_task_writes_finishes_each_micro_batch_of_a_group(
     assert receiver.accepted() + len(written) >= 1_800
     after = broker.deliveries.get("to")
     assert (after.cursor, after.counters["delivered"], after.group) == (3, 1_800, (0, -1))
+
+
+@pytest.mark.proves("C6")
+def test_one_task_that_takes_over_a_group_does_not_vote_for_a_shard_whose_lane_is_further_on(
+    quick: Path, receiver: Receiver, broker: Broker
+) -> None:
+    """Given lane 1, which has delivered its shards of both micro-batches, so that its window is at the second, then all
+    records of its shard of the first have voted."""
+    pipeline(quick, receiver.url)
+    events(quick / "data", 600)
+    sealed(2)
+
+    def job(task: Any, _: Any) -> list[Any]:
+        task(1)
+        raise Died
+
+    with pytest.raises(Died):
+        deliver(job)
+    front, shards = broker.deliveries.get("to").division, broker.shards
+    assert front is not None
+    with opened("p", "two") as context:
+        task = ShardTask(context.pipeline, "to", 1, 0, "two", division=front)
+        confirmed, voted = task.merged(context, shards.voted("to", 1, front.count))
+    assert (str(confirmed), str(voted)) == ("100-199", "100-199")
 
 
 @pytest.mark.proves("X7")
