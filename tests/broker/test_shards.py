@@ -74,6 +74,21 @@ def test_a_repeated_word_changes_nothing_and_one_that_is_half_told_is_refused(fe
     assert feed.broker.deliveries.get("x").counters["delivered"] == 10
 
 
+def test_what_a_run_has_counted_in_shards_is_known_as_what_it_has_counted_in_one_task(feed: Feed, twice: None) -> None:
+    """Given a run that confirms records of two shards, then `delivered_by` has their counters, by which an asset event
+    and a lineage event say how many were delivered, and without which there is none."""
+    m = feed.sealed()
+    divide(feed, m)
+    for shard, numbers, nacked in ((0, "0-2", 0), (1, "0-5", 1)):
+        ranges = RangeSet.parse(numbers)
+        counts = Counts(matched=ranges.count, delivered=ranges.count - nacked, nacked=nacked)
+        feed.broker.shards.confirm(
+            "x", m, feed.lease("x").token, shard, ranges, counts, total=10, run="one", retention=60.0
+        )
+    counted, numbers_of = feed.broker.redeliveries.delivered_by("x", "one")
+    assert (counted, numbers_of) == ({"matched": 9, "delivered": 8, "nacked": 1}, [m])
+
+
 def test_a_shard_is_whole_only_if_all_its_records_are_confirmed_and_all_shards_are_what_was_sealed(feed: Feed) -> None:
     m = feed.sealed()
     divide(feed, m)

@@ -7,7 +7,7 @@
 -- @key destination  hash   cursor, divided, shard:<n> (see `divide`, `together`), words, counters
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
--- @key run          hash   micro-batch -> ranges this run confirmed: here the whole one; expires after the retention
+-- @key run          hash   micro-batch -> ranges this run confirmed: here the whole one; and its counters; expires after the retention
 -- @key figures      hash   histograms of durations (see Keys)
 -- @key series       hash   rolling series of the destination (see `sample`)
 -- @arg m            int    number of the micro-batch
@@ -54,6 +54,7 @@ take(K.destination, '')
 new_letters(K.dead, A.letters)
 if A.remember ~= '0' then
   redis.call('HSET', K.run, A.m, range_text(0, tonumber(A.total) - 1))
+  add(K.run, A.counts)
   redis.call('PEXPIRE', K.run, A.remember)
 end
 redis.call('HSET', K.destination, 'confirmed_at', text(now))
