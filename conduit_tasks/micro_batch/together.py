@@ -66,13 +66,13 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
         return False
     most, count = destination.delivery.most_tasks, 1
     found = broker.shards.waiting(destination.id, range(first, min(sealed, state.cursor + MOST) + 1))
-    while count < len(found) and sum(of.matched for of in found[:count]) < most * ENOUGH:
-        count += 1
-    found = found[:count]
     if destination.delivery.parallelism == "auto":
         if Size(sum(of.total for of in found), sum(of.bytes for of in found)).small():
             return False
         most = max(1, min(most, parallelism()))
+    while count < len(found) and sum(of.matched for of in found[:count]) < most * ENOUGH:
+        count += 1
+    found = found[:count]
     lanes = min(most, sum(of.matched for of in found) // dividing.LEAST)
     if count == 1 or lanes < 2:
         return False

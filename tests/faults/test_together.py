@@ -23,14 +23,16 @@ from conduit_tasks.delivery.engine import HEARTBEAT
 from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.ledger.messages import Overall
 from conduit_tasks.micro_batch import rebuild
+from conduit_tasks.micro_batch import together as group
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.recorded import ledger
+from conduit_tasks.micro_batch.sending import leased
 from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.operate.status import snapshot
-from conduit_tasks.settings import settings
+from conduit_tasks.settings import forget, settings
 from conduit_tasks.spool.checkpoint import Checkpoint, token_of
 from conduit_tasks.topology import UNTOLD
 from tests.changes.parts import applied
@@ -285,6 +287,25 @@ def test_a_worker_that_is_killed_with_two_micro_batches_under_way_is_run_again_a
         done.result(240)
     assert {piece: len(of) for piece, of in beside.processes.items()} == {0: 1, 1: 2, 2: 1}
     all_there(receiver, 1_800, cursor=3, repeats=UNCONFIRMED + UNTOLD)
+
+
+def test_a_group_is_as_large_as_the_tasks_that_spark_has_need_it(
+    quick: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given `parallelism: auto`, a Spark of two cores and micro-batches of 300 records, 200 of which are enough for a
+    task, then two are begun together, and not what 16 tasks would need."""
+    monkeypatch.setattr(group, "ENOUGH", 200)
+    monkeypatch.setenv("CONDUIT_SMALL_RECORDS", "0")
+    forget()
+    changed(quick, "parallelism: 3", "parallelism: auto")
+    events(quick / "data", 1_200)
+    sealed(4)
+    with opened("p", "run") as context:
+        to = context.pipeline.destination("to")
+        with leased(context, to) as lease:
+            assert group.begin_group(context, to, lease, context.broker.deliveries.get("to"), 4, lambda: 2)
+    found = broker.deliveries.get("to")
+    assert (found.group, [division.count for division in found.divisions]) == ((1, 2), [2, 2])
 
 
 @pytest.mark.proves("C10", "I6")
