@@ -210,8 +210,6 @@ class _Ahead:
 
 def _unkept(table: Any) -> str:
     """Returns what the table has that an overwrite does not keep, or that the library does not write; "" if nothing."""
-    import pyarrow as pa
-
     had, protocol = table.metadata().configuration, table.protocol()
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES
     if had.get("delta.columnMapping.mode", "none") != "none":
@@ -225,7 +223,7 @@ def _unkept(table: Any) -> str:
     marks = [name for field in table.schema().fields for name in field.metadata if name.startswith("delta.")]
     if marks := [name for name in marks if name != "delta.invariants"]:
         return f"has columns that are made by rules ({', '.join(sorted(set(marks)))})"
-    return "has deletion vectors" if pa.table(table.deletion_vectors()).num_rows else ""
+    return ""
 
 
 def _partitions(files: pa.Table) -> int:
