@@ -6,7 +6,7 @@ off a fraction, or takes another number for a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -100,9 +100,21 @@ def too_narrow(
             yield path, wide
 
 
+def with_types(type_: pa.DataType, types: Mapping[Path, pa.DataType], path: Path = ()) -> pa.DataType:
+    """Returns the type of a column with other types at these paths within it (as those of `too_narrow`)."""
+    if path in types:
+        return types[path]
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(with_types(field.type, types, (*path, field.name))) for field in type_])
+    if _is_list(type_):
+        make = pa.large_list if pa.types.is_large_list(type_) else pa.list_
+        return make(type_.value_field.with_type(with_types(type_.value_type, types, (*path, "element"))))
+    return type_
+
+
 def _column_type(type_: pa.DataType) -> ColumnType | None:
-    if pa.types.is_int32(type_):
-        return ColumnType("int", 32)
+    if pa.types.is_int8(type_) or pa.types.is_int16(type_) or pa.types.is_int32(type_):
+        return ColumnType("int", type_.bit_width)
     if pa.types.is_float32(type_):
         return ColumnType("float", 32)
     return ColumnType("decimal", type_.precision, type_.scale) if pa.types.is_decimal(type_) else None

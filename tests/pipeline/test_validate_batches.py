@@ -7,15 +7,25 @@ import pytest
 from tests.pipeline.conftest import Files
 
 
-@pytest.mark.parametrize(("schema", "codes"), [("evolve", ["W202"]), ("merge", []), ("quarantine", [])])
-def test_delta_says_that_it_widens_no_column(files: Files, schema: str, codes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("schema: evolve", []),
+        ("schema: evolve, rewrite-up-to: 5GiB", []),
+        ("schema: merge", []),
+        ("schema: evolve, rewrite-up-to: 0", ["no column is widened"]),
+        ("schema: evolve, rewrite-up-to: 0MB", ["no column is widened"]),
+        ("schema: merge, rewrite-up-to: 5GiB", ["what schema: evolve does"]),
+    ],
+)
+def test_delta_says_where_it_widens_no_column(files: Files, settings: str, said: list[str]) -> None:
     text = files.with_pipeline().replace(
         "plugin: file\n        settings: {path: out.txt}",
-        f"plugin: delta\n        settings: {{path: t, schema: {schema}}}",
+        f"plugin: delta\n        settings: {{path: t, {settings}}}",
     )
     found = files.load(text, plugins=True).findings
-    assert [f.code for f in found] == codes
-    assert all("no column is widened" in f.message and "schema: merge" in f.hint for f in found)
+    assert [f.code for f in found] == ["W202"] * len(said)
+    assert all(each in f.message and "schema: " in f.hint for f, each in zip(found, said, strict=True))
 
 
 BATCHES = "writes batches of all records in their order"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import STORE
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
+from conduit_tasks.connectors.delta.widen import REWRITE_UP_TO, NotRewritten, Widening, breaks_constraint
 from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
 from conduit_tasks.connectors.tables import (
     EVOLVE,
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
 
 
 NOT_WIDENED = (
-    "new fields get columns, but no column is widened: the library that writes (delta-rs) cannot change a type (int to "
-    "long, float to double, a decimal to more digits, date to timestamp). A value that its column is too narrow for is "
-    "a dead letter of class schema"
+    "new fields get columns, but no column is widened: the table would have to be written anew. A value that its "
+    "column is too narrow for is a dead letter of class schema"
 )
-_INVALID = "Invalid data found"
-"""How the library says that rows break a constraint: it has no error of its own for that."""
+
+
+REWRITING = 0.7
+"""Share of the time of a write in which the rows of a table have to be written anew."""
 
 
 class DeltaDestination(BatchDestination):
@@ -61,6 +64,7 @@ class DeltaDestination(BatchDestination):
             ROWS,
             PARTITION_BY,
             SCHEMA,
+            REWRITE_UP_TO,
             ROWS_PER_COMMIT,
             Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
         ),
@@ -75,12 +79,18 @@ class DeltaDestination(BatchDestination):
         self.chunk = options.integer(self.settings, "rows-per-commit", least=1)  # type: ignore[misc]  # its own
         self._by = options.words(self.settings, "partition-by")
         self.quarantine = self.settings["schema"] == QUARANTINE
+        self._widening = Widening(self.settings)
+        self._until = 0.0
         self._table: Any = None
 
     @classmethod
     def unkept(cls, settings: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
-        hint = "write schema: merge, which is the same; widen a column by another program, then redrive the letters"
-        return {"schema": (NOT_WIDENED, hint)} if settings.get("schema") == EVOLVE else {}
+        name = REWRITE_UP_TO.name
+        if settings.get("schema") != EVOLVE:
+            said = "no column is widened, as that is what schema: evolve does", "write schema: evolve, or leave it out"
+            return {name: said} if name in settings else {}
+        hint = f"write schema: merge, which is the same; or a size that {name} allows"
+        return {"schema": (NOT_WIDENED, hint)} if _never(settings) else {}
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:
@@ -108,6 +118,7 @@ class DeltaDestination(BatchDestination):
         from conduit_tasks.connectors.arrow_rows import written_rows
 
         table = written_rows(rows, self.settings["rows"])
+        self._until = time.monotonic() + REWRITING * self.limit
         for attempt in again(self.limit):
             with attempt:
                 if attempt.retry_state.attempt_number > 1:
@@ -154,12 +165,39 @@ class DeltaDestination(BatchDestination):
 
     def _fitting(self, table: pa.Table) -> pa.Table:
         """Returns the rows in the table's own types, with columns, and fields within them, for what is new. What has no
-        value yet has no type either, and is left out. Raises Refused."""
+        value yet has no type either, and is left out. If a column is too narrow, and every row fits otherwise, the
+        table is written anew. Raises Refused, Unavailable."""
+        import pyarrow as pa
+
+        if self._table is None:
+            return self._fitted(table, pa.schema([]))
+        known = pa.schema(self._table.schema().to_arrow())
+        wide = self._widening.wider(known, table)
+        if wide == known:
+            return self._fitted(table, known)
+        if not (why := self._widening.refuses(self._table)):
+            fitted = self._fitted(table, wide)
+            # Invariant 4, as at a commit: it is looked at again when the rows are written.
+            self.still_ours()
+            try:
+                self._widening.rewrite(self._table, wide, self._until, self.still_ours)
+                return fitted
+            except NotRewritten as error:
+                why = str(error)
+            except Unavailable as error:
+                raise type(error)(self._hidden(str(error))) from None
+        try:
+            return self._fitted(table, known)
+        except DoesNotFit as error:
+            said = self._hidden(f"{error}. The table is not written anew for wider columns: {why}")
+            raise DoesNotFit(said) from None
+
+    def _fitted(self, table: pa.Table, known: pa.Schema) -> pa.Table:
+        """Returns the rows in the types of these columns. Raises Refused."""
         import pyarrow as pa
 
         from conduit_tasks.connectors.arrow_fit import cast, missing, valued, widened
 
-        known = pa.schema([] if self._table is None else self._table.schema().to_arrow())
         new = list(missing((), pa.struct(known), pa.struct(table.schema)))
         if new and self._table is not None and not grows(self.settings):
             raise no_column([f"'{'.'.join(new[0][0])}'"])
@@ -212,16 +250,28 @@ class DeltaDestination(BatchDestination):
         except deltalake.exceptions.CommitFailedError as error:
             raise Conflict(str(self._unavailable(error))) from None
         except (OSError, deltalake.exceptions.DeltaError) as error:
-            if _INVALID in str(error):
+            if breaks_constraint(error):
                 raise Refused("a row breaks a constraint of the table (CHECK, or NOT NULL within a column)") from None
             raise self._unavailable(error) from None
 
     def _unavailable(self, error: Exception) -> Unavailable:
-        said = " ".join(str(error).split())
+        return Unavailable(f"delta: {self._uri} cannot be written: {self._hidden(str(error))}")
+
+    def _hidden(self, text: str) -> str:
+        """Returns a text in one line, without values of the options of the store."""
+        said = " ".join(text.split())
         for name, value in (self._options or {}).items():
             if len(value) > 3 and "REGION" not in name.upper():
                 said = said.replace(value, "…")
-        return Unavailable(f"delta: {self._uri} cannot be written: {said}")
+        return said
 
     def close(self) -> None:
         self._table = None
+
+
+def _never(settings: Mapping[str, str]) -> bool:
+    """Returns whether no table is written anew, whatever its size."""
+    try:
+        return not options.size(settings, REWRITE_UP_TO.name, least=0) if REWRITE_UP_TO.name in settings else False
+    except ConfigError:
+        return False

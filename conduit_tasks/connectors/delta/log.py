@@ -13,6 +13,9 @@ import pyarrow.fs as pafs
 from conduit_tasks.connectors.delta.storage import storage_options
 from conduit_tasks.errors import ConfigError, SourceError
 
+REWRITTEN = "conduitRewritten"
+"""Says in a commit that it writes the rows of the table anew, and changes none."""
+
 
 def library() -> Any:
     """Returns the package `deltalake`. Raises ConfigError if it is not installed."""
@@ -82,12 +85,14 @@ class DeltaLog:
     def added(self, version: int) -> tuple[list[Added], bool]:
         """Returns the files that the commit `version` added to the data, and whether it removed or changed rows.
 
-        Commits that only rearrange data (`dataChange` false: compaction) add nothing. Raises SourceError if the
-        commit no longer exists.
+        Commits that only rearrange data (`dataChange` false: compaction; or written anew for wider columns) add
+        nothing. Raises SourceError if the commit no longer exists.
         """
         added: list[Added] = []
         removed = False
         for action in self._actions(version):
+            if REWRITTEN in (action.get("commitInfo") or {}):
+                return [], False
             if (remove := action.get("remove")) and remove.get("dataChange", True):
                 removed = True
             if (add := action.get("add")) and add.get("dataChange", True):
