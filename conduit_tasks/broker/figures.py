@@ -10,11 +10,11 @@ import orjson
 
 from conduit_tasks.broker import backlogs, scripts
 from conduit_tasks.broker.access import Access, as_hash
-from conduit_tasks.broker.deliveries import COUNTERS
+from conduit_tasks.broker.deliveries import COUNTERS, delivery_state
 from conduit_tasks.broker.keys import Keys
-from conduit_tasks.broker.lifecycle import nodes_of
+from conduit_tasks.broker.lifecycle import nodes_of, with_troubles
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.state import Backlog, Division, Status
+from conduit_tasks.broker.state import Backlog, Status
 from conduit_tasks.metrics.histogram import Histogram, histograms
 from conduit_tasks.redis_client.connection import Client, reaching
 from conduit_tasks.redis_client.portions import portions
@@ -95,28 +95,29 @@ def _asked(redis: Client, of_each: Sequence[Sequence[Command]]) -> Iterator[list
 
 @dataclass
 class _Delivery:
-    """What the script says of a registered destination. `ranges`, `divided`: as they are stored."""
+    """What the script says of a registered destination. `ranges`, `divided`, `group`: as they are stored."""
 
     cursor: int
     status: str | None
     ranges: str | None
     divided: str | None
+    group: str | None
     breaker: str | None
     counters: Mapping[str, int]
     dead: int
     parked: int
 
     @property
-    def is_divided(self) -> bool:
-        """Whether the micro-batch behind the cursor is divided."""
-        return int((self.divided or "0:").partition(":")[0]) == self.cursor + 1
+    def by_several(self) -> bool:
+        """Whether a micro-batch beyond the cursor is, or was, divided."""
+        return bool(self.divided or self.group)
 
     def confirmed(self, state: Mapping[str, str] | None) -> int:
         """Returns the records of micro-batches beyond the cursor that are confirmed. `state`: all that is stored of the
         destination, if one is divided."""
         if state is None:
             return RangeSet.parse(self.ranges).count if self.ranges else 0
-        return sum(division.confirmed for division in Division.parse(state))
+        return delivery_state(state).confirmed_beyond
 
 
 class _Read:
@@ -169,10 +170,10 @@ class _Read:
         version sealed, and for nodes that have left the file."""
         cursors = [of.cursor for of in self._registered.values()]
         # The one behind the last sealed one may be planned, which destinations that have all wait for.
-        planned = {cursor + 1 for cursor in cursors if cursor < max(self._last, self._sealed)}
-        behind = any(cursor < self._sealed for cursor in cursors)
-        self._fronts = sorted(planned | ({self._sealed} if behind else set()))
-        self._divided = [id for id, of in self._registered.items() if of.is_divided]
+        planned = {cursor + 1 for cursor in cursors if self._sealed <= cursor < self._last}
+        behind = [cursor for cursor in cursors if cursor < self._sealed]
+        self._fronts = sorted(planned.union(backlogs.fronts(behind, self._sealed) if behind else ()))
+        self._divided = [id for id, of in self._registered.items() if of.by_several]
         return [
             *(("HMGET", self._keys.micro_batch(m), *backlogs.FIELDS, "opened_at") for m in self._fronts),
             *(("HGET", self._keys.micro_batch(m), "bytes") for m in self._uncounted),
@@ -190,12 +191,9 @@ class _Read:
             self._troubles[node] = f"{'-' if failures and error else ''}{attempts or 0}"
         states = {id: as_hash(next(found)) for id in self._divided}
         attempts = {node: abs(int(self._troubles[node])) for node in self._nodes}
-        status = self._status or "running"
         failing = any(text[0] == "-" for text in self._troubles.values())
-        if status == "running" and (failing or any(n > 1 for n in attempts.values())):
-            status = "recovering"
         return Figures(
-            status=cast(Status, status),
+            status=with_troubles(cast(Status, self._status or "running"), failing, attempts),
             sealed=self._sealed,
             held=max(0, self._sealed - self._collected),
             held_bytes=held,
@@ -231,6 +229,6 @@ class _Read:
 
 
 def _delivery(said: Sequence[Any]) -> _Delivery:
-    (cursor, status, ranges, divided, breaker, *counters), dead, parked = said
+    (cursor, status, ranges, divided, group, breaker, *counters), dead, parked = said
     counted = {name: int(n or 0) for name, n in zip(COUNTERS, counters)}
-    return _Delivery(int(cursor), status, ranges, divided, breaker, counted, int(dead), int(parked))
+    return _Delivery(int(cursor), status, ranges, divided, group, breaker, counted, int(dead), int(parked))

@@ -208,6 +208,13 @@ def nodes_of(sources: Sequence[str], destinations: Sequence[str]) -> list[str]:
     ]
 
 
+def with_troubles(status: Status, failing: bool, attempts: Mapping[str, int]) -> Status:
+    """Returns the status with the troubles of the nodes, which count only while the pipeline runs. `failing`: the last
+    attempt of one failed; `attempts`: node → attempts without progress."""
+    troubled = failing or any(n > 1 for n in attempts.values())
+    return "recovering" if status == "running" and troubled else status
+
+
 def pipeline_status(
     state: Mapping[str, str], failing: Sequence[Failing], attempts: Mapping[str, int]
 ) -> PipelineStatus:
@@ -215,8 +222,6 @@ def pipeline_status(
     while it runs."""
     status = cast(Status, state.get("status", "running"))
     error = stored_error(state.get("error"), state.get("error_at"))
-    if status == "running":
-        error = failing[0].error if failing else error
-        if failing or any(n > 1 for n in attempts.values()):
-            status = "recovering"
-    return PipelineStatus(status, error, seconds(state.get("deadline")))
+    if status == "running" and failing:
+        error = failing[0].error
+    return PipelineStatus(with_troubles(status, bool(failing), attempts), error, seconds(state.get("deadline")))

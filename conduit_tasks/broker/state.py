@@ -131,15 +131,15 @@ class Division:
 
     @classmethod
     def parse(cls, state: Mapping[str, str]) -> tuple[Self, ...]:
-        """Reads those of the micro-batches that are under way from a destination's hash, from the one behind the cursor
-        on; none if that one is not divided."""
+        """Reads those of the micro-batches that are under way from a destination's hash, in their order. The one behind
+        the cursor may be missing, if one task finishes it."""
         first, last = int(state["cursor"]) + 1, int(state.get("group", "-0").rpartition("-")[2])
         found = list[Self]()
         for number in range(first, max(first, last) + 1):
             name, of = ("divided", "shard") if number == first else (f"divided:{number}", f"shard:{number}")
             m, by, *numbers = (state.get(name) or "0:").split(":")
             if int(m) != number:
-                break
+                continue
             one = cls.begun(number, by, *map(int, numbers))
             texts = [state.get(f"{of}:{n}", "" if n in one.shards else "=0") for n in range(one.count)]
             done = tuple(RangeSet.parse(None if text.startswith("=") else text) for text in texts)
@@ -182,14 +182,20 @@ class DeliveryState:
     sent_at: float | None = None
     """Time of the last confirm of records that were sent, be it live, again or by a replay."""
     divisions: tuple[Division, ...] = ()
-    """Divisions of the micro-batches that are under way, from `cursor + 1` on; none if that one is not divided."""
+    """Divisions of the micro-batches that are under way, in their order; of `cursor + 1` only if that is divided."""
     group: tuple[int, int] = (0, -1)
     """First and last micro-batch of the group that was begun together and has not been passed (ADR 41)."""
 
     @property
     def division(self) -> Division | None:
         """Division of micro-batch `cursor + 1`, if it is divided."""
-        return self.divisions[0] if self.divisions else None
+        first = self.divisions[0] if self.divisions else None
+        return first if first is not None and first.micro_batch == self.cursor + 1 else None
+
+    @property
+    def younger(self) -> tuple[Division, ...]:
+        """Divisions of the micro-batches of a group behind that one."""
+        return self.divisions if self.division is None else self.divisions[1:]
 
     @property
     def confirmed_records(self) -> int:
@@ -200,7 +206,7 @@ class DeliveryState:
     @property
     def confirmed_beyond(self) -> int:
         """Number of confirmed records of all micro-batches beyond the cursor, counted in the same way."""
-        return self.confirmed_records + sum(division.confirmed for division in self.divisions[1:])
+        return self.confirmed_records + sum(division.confirmed for division in self.younger)
 
     def confirmed_of(self, number: int) -> int:
         """Returns the number of confirmed records of a micro-batch beyond the cursor, counted in the same way."""

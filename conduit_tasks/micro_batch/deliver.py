@@ -168,7 +168,7 @@ class Drain:
                 continue
             if begin_group(self.context, destination, self.lease, state, sealed, self.parallelism):
                 state = broker.deliveries.get(destination.id)
-            if len(state.divisions) > 1:
+            if state.division is not None and state.younger:
                 self._deliver_group(state.divisions)
             else:
                 division = division_of(self.context, destination, self.lease, state, self.parallelism)

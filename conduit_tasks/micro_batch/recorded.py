@@ -75,7 +75,7 @@ def note_unrecorded(context: Context, destination: str) -> None:
     broker = context.broker
     state = broker.deliveries.get(destination)
     found = {state.cursor + 1: (state.confirmed, state.division.confirmed if state.division else 0)}
-    found |= {division.micro_batch: (RangeSet(), division.confirmed) for division in state.divisions[1:]}
+    found |= {division.micro_batch: (RangeSet(), division.confirmed) for division in state.younger}
     first, end = state.group
     for number in {state.cursor, *range(first, min(state.cursor, end + 1))} - {0}:
         last = broker.micro_batches.find(number)

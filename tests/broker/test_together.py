@@ -362,3 +362,33 @@ def test_in_any_order_of_words_the_cursor_is_where_everything_before_it_is_whole
         assert feed.broker.deliveries.get("x").cursor == passed - 1
     assert fields(feed) == {}
     assert feed.broker.deliveries.get("x").counters["delivered"] == sum(wanted)
+
+
+@pytest.mark.proves("C6")
+def test_a_lane_does_not_vote_again_where_it_was_before_one_task_finished_an_older_micro_batch(feed: Feed) -> None:
+    """Given a lane that voted for one nack in the second micro-batch, when one task finishes the first, then the same
+    votes told again by the lane are not counted again: a second nack would trip the window."""
+    first, second = sealed(feed, 10, 10)
+    together(feed, first, [HALVES] * 2)
+    assert voting(feed, first, 0)(0, "a5") is None
+    deliver(feed, first, 0, 5)
+    assert voting(feed, second, 0)(0, "a2,n1") is None
+    token = feed.lease("x").token
+    feed.broker.shards.merge("x", first, token, RangeSet.parse("0-4"), RangeSet.parse("0-4"))
+    assert voting(feed, first, 0)(0, "a10") is None
+    feed.confirm("x", first, [(5, 9)])
+    assert [division.micro_batch for division in feed.broker.deliveries.get("x").divisions] == [second]
+    assert voting(feed, second, 0)(0, "a2,n1") is None
+    # And goes on behind them.
+    assert voting(feed, second, 0)(3, "a2") is None
+    assert feed.broker.lifecycle.status().status == "running"
+
+
+def test_what_younger_micro_batches_have_confirmed_is_told_while_one_task_finishes_the_oldest(feed: Feed) -> None:
+    first, second = sealed(feed, 10, 10)
+    together(feed, first, [HALVES] * 2)
+    deliver(feed, second, 0, 5)
+    feed.broker.shards.merge("x", first, feed.lease("x").token, RangeSet.parse("0-1"), RangeSet())
+    state = feed.broker.deliveries.get("x")
+    assert state.division is None, "one task delivers the one behind the cursor"
+    assert (state.confirmed_beyond, state.confirmed_of(first), state.confirmed_of(second)) == (7, 2, 5)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.metrics.definitions import STATE, Sample, sample
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.metrics.prometheus import exposition
@@ -31,7 +32,7 @@ FILE = (
 PIPELINES = {
     id: Pipeline(id, (Source("a", "file"),), FILE)
     for id in (
-        *("idle", "delivered", "behind", "open", "divided", "grouped"),
+        *("idle", "delivered", "behind", "open", "divided", "grouped", "merged"),
         *("failing", "degraded", "earlier", "left", "never-ran"),
     )
 }
@@ -69,6 +70,10 @@ def test_it_is_what_the_parts_of_the_broker_say(redis_server: RedisServer, feeds
     first, second = test_together.sealed(feeds["grouped"], 10, 10)
     assert test_together.together(feeds["grouped"], first, [test_together.HALVES] * 2)
     tell(feeds["grouped"], second, 1, "0-2")
+    first, second = test_together.sealed(feeds["merged"], 10, 10)
+    assert test_together.together(feeds["merged"], first, [test_together.HALVES] * 2)
+    test_together.deliver(feeds["merged"], second, 1, 5)
+    feeds["merged"].broker.shards.merge("x", first, feeds["merged"].lease("x").token, RangeSet.parse("0-2"), RangeSet())
     for id, retries in (("failing", -1), ("degraded", 0)):
         feeds[id].sealed()
         feeds[id].broker.failures.note("sources.a", "1", "no such host", "OSError", Recovery(max_retries=retries))

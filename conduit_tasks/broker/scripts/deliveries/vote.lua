@@ -8,7 +8,8 @@
 -- @key window    hash   m, next: the first ordinal of micro-batch m that has not voted; outcomes: the last ones,
 --                       run-length encoded; of a shard other than the first these have `:<shard>` behind them;
 --                       voted: <m>:<ordinals> of micro-batch m that have voted in shards of it, and are skipped (see
---                       `merge`);
+--                       `merge`); kept: <m>:<next> of micro-batch m, in which the first shard has voted before one task went back
+--                       to an older one (see `merge`);
 --                       tripped: <m>-<ordinal>, of any; lives as long as the pipeline
 -- @key scope     hash*1  the destination's delivery; none before the fan-out
 -- @arg m         int    number of the micro-batch
@@ -24,7 +25,7 @@
 
 local function say(status) return {'ok', status} end
 local m, first, size, threshold = tonumber(A.m), tonumber(A.first), tonumber(A.size), tonumber(A.threshold)
-local w = redis.call('HMGET', K.window, 'm' .. A.of, 'next' .. A.of, 'outcomes' .. A.of, 'tripped', 'voted')
+local w = redis.call('HMGET', K.window, 'm' .. A.of, 'next' .. A.of, 'outcomes' .. A.of, 'tripped', 'voted', 'kept')
 local at = first
 local runs = {}
 local again = false
@@ -49,7 +50,8 @@ renew(K.lease, A.token)
 
 local voted_m, following = number(w[1]), number(w[2])
 if m < voted_m then return say(-1) end
-if m > voted_m then following = 0 end
+local kept_m, kept_next = string.match(A.of == '' and w[6] or '', '^(%d+):(%d+)$')
+if m > voted_m then following = kept_m == A.m and tonumber(kept_next) or 0 end
 if first > following then
   return broken('Invariant 10: votes of micro-batch', A.m, 'begin at', A.first, 'but', text(following), 'is next')
 end
@@ -119,7 +121,10 @@ local out = {}
 for i = head, #window do out[#out + 1] = window[i][1] .. text(window[i][2]) end
 redis.call('HSET', K.window, 'm' .. A.of, A.m, 'next' .. A.of, text(math.max(ordinal, following)), 'outcomes' .. A.of,
            table.concat(out, ','))
-if A.of == '' and m > voted_m then redis.call('HDEL', K.window, 'voted', 'joining') end
+if A.of == '' and m > voted_m then
+  redis.call('HDEL', K.window, 'voted', 'joining')
+  if number(kept_m) <= m then redis.call('HDEL', K.window, 'kept') end
+end
 if tripped >= 0 then
   redis.call('HSET', K.window, 'tripped', A.m .. '-' .. text(ordinal) .. A.of)
   -- What is stopped by now stays so, with its own first error.

@@ -5,15 +5,15 @@
 -- @key each     hash*5500  delivery, dead letters and parked keys of each destination, then the leases of the nodes
 -- @arg destinations int  how many
 -- @returns ok AT (microseconds) {STATUS SEALED COLLECTED HELD HELD_FROM LAST} DEAD, per destination {{CURSOR STATUS RANGES
--- DIVIDED BREAKER, and the counters as `deliveries.COUNTERS` names them} DEAD PARKED}, per lease ATTEMPTS, behind a - if
+-- DIVIDED GROUP BREAKER, and the counters as `deliveries.COUNTERS` names them} DEAD PARKED}, per lease ATTEMPTS, behind a - if
 -- the last attempt failed
 
 local count = tonumber(A.destinations)
 local of = redis.call('HMGET', K.pipeline, 'status', 'sealed', 'collected', 'held', 'held_from', 'last')
 local out = {'ok', text(now_us()), of, redis.call('HLEN', K.dead)}
 for i = 1, count do
-  local d = redis.call('HMGET', K.each[3 * i - 2], 'cursor', 'status', 'ranges', 'divided', 'breaker', 'matched', 'delivered',
-                       'filtered', 'nacked', 'completed', 'parked', 'retried', 'redelivered', 'redriven')
+  local d = redis.call('HMGET', K.each[3 * i - 2], 'cursor', 'status', 'ranges', 'divided', 'group', 'breaker', 'matched',
+                       'delivered', 'filtered', 'nacked', 'completed', 'parked', 'retried', 'redelivered', 'redriven')
   out[#out + 1] = {d, redis.call('HLEN', K.each[3 * i - 1]), redis.call('HLEN', K.each[3 * i])}
 end
 for i = 3 * count + 1, #K.each do
