@@ -31,7 +31,7 @@ def calls(broker: Broker) -> int:
 def main() -> None:
     """Prints a line `bench {json}`."""
     id, micro_batches, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    together.MOST = most
+    together.TOGETHER = most
     sc = spark_context()
     ready(0)
     workers = max(4, sc.defaultParallelism)

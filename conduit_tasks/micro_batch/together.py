@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from conduit_tasks.micro_batch.shard_task import ShardTask
     from conduit_tasks.topology import Destination
 
-MOST = TOGETHER
-"""Limit of micro-batches in a group."""
-
 ENOUGH = 10_000
 """Records per task with which a group is large enough: what is lost at its end is little then, and the driver is asked
 again what to do next (a changed file, a run that hands over)."""
@@ -57,15 +54,14 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
     broker, first = context.broker, state.cursor + 1
     begun = bool(state.divisions or state.confirmed or state.group[1] >= first)
     if (
-        MOST == 1
-        or sealed <= first
+        sealed <= first
         or begun
         or not together(destination, destination_class(destination.plugin))
         or broker.redrives.parked(destination.id)
     ):
         return False
     most, count = destination.delivery.most_tasks, 1
-    found = broker.shards.waiting(destination.id, range(first, min(sealed, state.cursor + MOST) + 1))
+    found = broker.shards.waiting(destination.id, range(first, min(sealed, state.cursor + TOGETHER) + 1))
     if destination.delivery.parallelism == "auto":
         if Size(sum(of.total for of in found), sum(of.bytes for of in found)).small():
             return False

@@ -2,7 +2,7 @@
 
 A package that runs scripts has a folder `scripts/` with a file for each, or with folders of files. A script is known by
 its name alone: in messages, in Redis' own log, and here. In front of its text stands that of `prelude.lua`, and of the
-folder's `_shared.lua` if there is one.
+files of the folder that are for all of its scripts: `_shared.lua`, `_shared_….lua`.
 
 A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*N`
 takes the rest of the list, at most N items; a type ending in `<N` is text that the script parses: at most N items
@@ -35,7 +35,7 @@ LIST = 20_000
 MEMBERS = 1_000
 """Limit of members of JSON whose header declares none: counters, fields of histograms, an error."""
 
-_SHARED = "_shared.lua"
+_SHARED = "_shared"
 _DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)([*<]?)(\d*)", re.MULTILINE)
 _GROWS = re.compile(r"^-- @grows\b", re.MULTILINE)
 _USED = re.compile(r"\b([KA])\.(\w+)")
@@ -157,7 +157,7 @@ def paths(folder: Traversable) -> Mapping[str, Traversable]:
     name."""
     inside = [*folder.iterdir()]
     every = [*inside, *(file for part in inside if part.is_dir() for file in part.iterdir())]
-    scripts = [file for file in every if file.name.endswith(".lua") and file.name != _SHARED]
+    scripts = [file for file in every if file.name.endswith(".lua") and not file.name.startswith(_SHARED)]
     found = {file.name.removesuffix(".lua"): file for file in scripts}
     if len(found) < len(scripts):
         raise TypeError(f"two scripts of {folder} have the same name")
@@ -188,8 +188,8 @@ def load(folder: Traversable, name: str) -> Script:
     prelude = _prelude("K", "KEYS", declared["key"]) + _prelude("A", "ARGV", declared["arg"])
     if not _GROWS.search(body):
         prelude += _even_when_full(declared["key"])
-    shared = folder / _SHARED
-    source = prelude + _common() + (shared.read_text() if shared.is_file() else "") + body
+    shared = sorted((file for file in folder.iterdir() if file.name.startswith(_SHARED)), key=lambda file: file.name)
+    source = prelude + _common() + "".join(file.read_text() for file in shared) + body
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(name, source, sha, tuple(declared["key"]), tuple(declared["arg"]))
 

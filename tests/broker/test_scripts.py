@@ -63,7 +63,7 @@ def test_no_two_packages_have_a_script_of_one_name() -> None:
 def test_every_script_that_lies_in_a_folder_is_loaded() -> None:
     lying = {name for module in MODULES for name in script.paths(module.FOLDER)}
     assert lying == {found.name for _, _, found in every()}
-    assert len(lying) == len([*PACKAGE.rglob("*.lua")]) - len(["prelude", "_shared"])
+    assert len(lying) == len([*PACKAGE.rglob("*.lua")]) - len(["prelude", "_shared", "_shared_divisions"])
 
 
 def test_a_script_lies_in_the_folder_of_the_part_that_runs_it(broker: Broker) -> None:

@@ -174,14 +174,14 @@ SCRIPTS = [
     ),
     lua(
         "the cursor passes the rest of a group",
-        "_shared",
+        "_shared_divisions",
         "    if open then\n      redis.call('HSET', destination, 'divided', divided)\n      return\n    end\n",
         "",
         "together",
     ),
     lua(
         "what was confirmed of a younger micro-batch is forgotten",
-        "_shared",
+        "_shared_divisions",
         "      if open and have then redis.call('HSET', destination, 'shard:' .. i % shards, have) end\n",
         "",
         "together",
