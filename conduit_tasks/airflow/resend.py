@@ -159,9 +159,7 @@ def redrive_run(
                     "%s: %d dead letters, %d parked records", share.destination, share.letters.num_rows, share.waiting
                 )
             if params.get("dry-run"):
-                result += [
-                    {"destination": s.destination, "letters": s.letters.num_rows, "parked": s.waiting} for s in shares
-                ]
+                result += [share.as_json() for share in shares]
                 continue
             outcomes = sending.redrive(
                 context, chosen, f"{by} ({run_id})", wait=REDRIVE_WAIT, progress=lambda outcome: log.info("%s", outcome)

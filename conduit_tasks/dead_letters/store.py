@@ -145,9 +145,7 @@ class DeadLetterStore:
     def whole(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = LISTED) -> Iterator[dict[str, Any]]:
         """Yields these rows with more columns, in their order. A file is read when its first letter is due, and of it
         are held the letters that are still to come."""
-        wanted: dict[str, list[str]] = {}
-        for row in rows:
-            wanted.setdefault(row["file"], []).append(as_field(row_key(row)))
+        wanted = _by_file(rows)
         found: dict[tuple[str, Key], dict[str, Any]] = {}
         for row in rows:
             path, key = row["file"], row_key(row)
@@ -160,11 +158,8 @@ class DeadLetterStore:
 
     def sizes(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[int]:
         """Returns the bytes of the records of these rows, as text; the records are not held."""
-        wanted: dict[str, list[str]] = {}
-        for row in rows:
-            wanted.setdefault(row["file"], []).append(as_field(row_key(row)))
         found: dict[tuple[str, str], int] = {}
-        for path, of in wanted.items():
+        for path, of in _by_file(rows).items():
             read = self._still(path, [*KEY, "record"])
             sizes = read.append_column("size", pc.binary_length(read["record"])).drop_columns(["record"])
             del read
@@ -243,8 +238,11 @@ class DeadLetterStore:
     def _still(self, path: str, columns: Sequence[str]) -> pa.Table:
         try:
             return self.table(path, columns)
-        except FileNotFoundError as error:
-            raise self._broken(path, error) from error
+        except FileNotFoundError:
+            raise ConduitError(
+                f"{self.root}/{path} was removed after it had been found, as by `conduit dead-letters purge`: call "
+                "this again"
+            ) from None
 
     def _broken(self, path: str, error: Exception) -> ConduitError:
         return ConduitError(f"{self.root}/{path} is no file of dead letters ({error}); restore or remove it")
@@ -258,6 +256,14 @@ class DeadLetterStore:
             raise
         except (OSError, pa.ArrowInvalid) as error:
             raise self._broken(path, error) from error
+
+
+def _by_file(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns file → the keys of these rows that it holds, as the broker's index has them."""
+    wanted: dict[str, list[str]] = {}
+    for row in rows:
+        wanted.setdefault(row["file"], []).append(as_field(row_key(row)))
+    return wanted
 
 
 def _is_letters(name: str) -> bool:

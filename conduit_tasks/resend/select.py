@@ -51,6 +51,10 @@ class ChosenLetters:
         """The letters in the order in which they are sent, without their records."""
         return sorted(rows_of(self.letters, self.paths), key=record_of)
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns how much it is, as JSON types."""
+        return {"destination": self.destination, "letters": self.letters.num_rows, "parked": self.waiting}
+
 
 def shares(
     context: Context, selection: Selection, passed: Collection[Place] | None = None, look: Look | None = None

@@ -101,6 +101,18 @@ def test_a_letter_stored_again_counts_once_and_the_last_one_wins(tmp_path: Path)
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
+def test_letters_that_are_purged_while_they_are_read_are_no_broken_files(tmp_path: Path) -> None:
+    letters = store(tmp_path)
+    letters.store([letter()])
+    found = letters.rows("delays")
+    letters.remove("delays", {letter().key})
+    for read in (letters.whole, letters.load):
+        with pytest.raises(ConduitError, match=r"was removed .* purge`: call this again"):
+            list(read(found))
+    with pytest.raises(ConduitError, match="call this again"):
+        letters.sizes(found)
+
+
 def test_the_store_is_parquet_that_any_tool_reads_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     store(tmp_path).store([letter()])
     store(tmp_path, None).store([replace(letter(9), node="processors")])

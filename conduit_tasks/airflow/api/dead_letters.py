@@ -100,7 +100,7 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
     said: dict[str, Any] = {
         "pipeline": pipeline.id,
         "at": at,
-        "shares": [{"destination": s.destination, "letters": s.letters.num_rows, "parked": s.waiting} for s in found],
+        "shares": [share.as_json() for share in found],
         "cannot": cannot,
         "dag_id": resend_dag_id(pipeline.id),
         "run_id": None,
