@@ -31,8 +31,6 @@ app = typer.Typer(
 )
 MOST = 50
 """Issues of all pipelines that are printed, unless another number is given."""
-EVERY = 0.2
-"""Seconds between two lines of progress."""
 
 
 class Order(StrEnum):
@@ -126,22 +124,16 @@ def _list_all(*, every: bool, order: Order, most: int, format: Format) -> None:
 @contextmanager
 def _progress(ids: Sequence[str]) -> Iterator[Callable[[str], None]]:
     """Yields a function that shows in a terminal which pipeline is looked through; the line is gone afterwards."""
-    numbers = {id: number for number, id in enumerate(ids, 1)} if sys.stderr.isatty() else {}
-    shown = time.monotonic()
-    first = shown
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
 
-    def looking(id: str) -> None:
-        nonlocal shown
-        if numbers and (now := time.monotonic()) - shown > EVERY:
-            shown = now
-            text = f"looking through the dead letters of pipeline {numbers[id]:,} of {len(numbers):,}"
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield looking
-    finally:
-        if shown > first:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    numbers = {id: number for number, id in enumerate(ids, 1)}
+    with Console(stderr=True).status("looking through dead letters") as shown:
+        yield lambda id: shown.update(
+            f"looking through the dead letters of pipeline {numbers[id]:,} of {len(numbers):,}"
+        )
 
 
 def _row(i: Issue) -> tuple[Any, ...]:

@@ -180,7 +180,7 @@ def _letter(pipeline: str, wanted: list[Any]) -> tuple[Record, str]:
 
     from conduit_tasks.dead_letters.book import rows_of
     from conduit_tasks.dead_letters.columns import Columns
-    from conduit_tasks.dead_letters.store import DeadLetterStore
+    from conduit_tasks.dead_letters.store import DeadLetterStore, as_field
     from conduit_tasks.settings import settings
 
     root = settings().path(settings().dead_letters)
@@ -191,7 +191,7 @@ def _letter(pipeline: str, wanted: list[Any]) -> tuple[Record, str]:
         rows = [] if row is None else [row]
     else:
         look = Columns(root, pipeline, destination).look()
-        name, value = ("id", wanted[0]) if destination is None else ("field", "-".join(map(str, key)))
+        name, value = ("id", wanted[0]) if destination is None else ("field", as_field(tuple(key)))
         rows = rows_of(look.letters.filter(pc.equal(look.letters[name], value)), look.paths)
     if not rows:
         raise ConfigError(
