@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -358,6 +359,24 @@ def test_a_table_that_takes_too_long_stays_as_it_is(home: Path) -> None:
     for _ in range(2):
         with pytest.raises(DoesNotFit, match=r"it takes too long; raise delivery\.timeout"):
             out.write(rows({"n": WIDE}))
+    assert DeltaTable(home / "t").version() == 0
+
+
+def test_a_read_that_does_not_end_stops_within_the_limit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table_of(home)
+    end = threading.Event()
+
+    def hangs(*_: Any) -> Any:
+        yield from ()
+        end.wait(60)
+
+    monkeypatch.setattr(widen, "_batches", hangs)
+    monkeypatch.setattr(widen, "STOP", 0.1)
+    out = evolving()
+    out.limit = 1.0
+    with pytest.raises(DoesNotFit, match="it takes too long"):
+        out.write(rows({"n": WIDE}))
+    end.set()
     assert DeltaTable(home / "t").version() == 0
 
 

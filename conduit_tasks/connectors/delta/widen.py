@@ -33,6 +33,8 @@ BUFFERED = 256 << 20
 """Bytes of the files that are under way, of all partitions."""
 AHEAD = 4
 """Limit of the batches that are read and not written yet."""
+STOP = 5.0
+"""Seconds to wait for the thread that reads, at the end."""
 _FEATURES = {"appendOnly", "invariants", "checkConstraints", "timestampNtz", "changeDataFeed", "generatedColumns"}
 """Features of a table that a table written anew keeps, or that `_unkept` looks at."""
 _DIGITS = 38
@@ -110,7 +112,7 @@ class Widening:
         try:
             files = pa.table(table.get_add_actions(flatten=False))
             # It reads the files of this version only.
-            ahead = _Ahead(_batches(table.to_pyarrow_dataset(), wide, until, still_ours))
+            ahead = _Ahead(_batches(table.to_pyarrow_dataset(), wide, until, still_ours), until)
             deltalake.write_deltalake(
                 table,
                 pa.RecordBatchReader.from_batches(wide, ahead),
@@ -173,10 +175,11 @@ def _batches(there: Any, wide: pa.Schema, until: float, still_ours: Callable[[],
 
 class _Ahead:
     """Batches that a thread of its own makes: the library asks for them in a thread in which it cannot be called, and
-    tells of an error there as text only."""
+    tells of an error there as text only. `until`: when the last has to be there (time.monotonic())."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], until: float) -> None:
         self.error: BaseException | None = None
+        self._until = until
         self._made: queue.Queue[pa.RecordBatch | None] = queue.Queue(AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._make, args=(batches,), name="delta-rewrite", daemon=True)
@@ -198,14 +201,22 @@ class _Ahead:
                 return self._made.put(batch, timeout=0.1)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._made.get()) is not None:
+        while (batch := self._next()) is not None:
             yield batch
         if self.error is not None:
             raise RuntimeError("the rows cannot be read")  # so that nothing is committed
 
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            return self._made.get(timeout=max(self._until - time.monotonic(), 0))
+        except queue.Empty:
+            self.error = TimeoutError()
+            return None
+
     def stop(self) -> None:
+        """Ends the thread. One that is within a read that does not end is left; what it reads goes nowhere."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(timeout=STOP)
 
 
 def _unkept(table: Any) -> str:
