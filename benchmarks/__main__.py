@@ -19,6 +19,7 @@ from benchmarks import (
     chain,
     gateway,
     growth,
+    largest,
     longest,
     many,
     over_http,
@@ -85,6 +86,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "whole": (
         lambda place, n: whole.run(place, *n),
         {"full": (1_000_000, 20_000_000), "moderate": (1_000_000, 5_000_000), "quick": (1_000, 2_000)},
+    ),
+    "largest": (
+        lambda place, n: largest.run(place, *n),
+        {"full": (50_000_000,), "moderate": (5_000_000,), "quick": (2_000,)},
     ),
     "stream": (
         lambda place, n: stream.run(place, *n),

@@ -65,26 +65,33 @@ def is_wanted() -> bool:
         return False
 
 
-def of_node(pipeline_id: str, node: str, run: str) -> Lineage | None:
-    """Returns what a node has read and written in a run; None, and a line in the log, if that cannot be said."""
+def of_node(pipeline_id: str, node: str, run: str, *, skipped: bool = False) -> Lineage | None:
+    """Returns what a node has read and written in a run; None, and a line in the log, if that cannot be said. `skipped`:
+    its task ends as skipped, so it has read nothing, and written only what it delivered before that."""
     from conduit_tasks.pipeline.load import get_pipeline
 
     try:
         pipeline, kind, id = get_pipeline(pipeline_id), Node(node).kind, Node(node).id
         if kind == "sources":
+            if skipped:
+                return Lineage()
             return Lineage([End(_read(next(s for s in pipeline.sources if s.id == id)))])
-        return _of_destination(pipeline, pipeline.destination(id), run) if kind == "destinations" else Lineage()
+        if kind != "destinations":
+            return Lineage()
+        return _of_destination(pipeline, pipeline.destination(id), run, skipped=skipped)
     except Exception as error:  # noqa: BLE001 - an event is worth less than the task
         # Its message may hold an address.
         log.warning("OpenLineage hears nothing of %s: %s", node, type(error).__name__)
         return None
 
 
-def _of_destination(pipeline: Pipeline, destination: Destination, run: str) -> Lineage:
+def _of_destination(pipeline: Pipeline, destination: Destination, run: str, *, skipped: bool) -> Lineage:
     from conduit_tasks.micro_batch.context import open_broker, open_spool
 
     with closing(open_broker(pipeline.id, initialise=False)) as broker:
         counts, numbers = broker.redeliveries.delivered_by(destination.id, run)
+        if skipped and not numbers:
+            return Lineage()
         came = _by_source(broker, pipeline, numbers)
     spool = open_spool(pipeline)
     inputs = []

@@ -76,12 +76,16 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         node = Node(self.node)
         destination = node.id if node.kind == "destinations" else None
         with about(pipeline=self.pipeline_id, node=self.node, run=self._run(context), destination=destination):
+            skipped = False
             try:
                 self._execute(context, destination)
+            except AirflowSkipException:
+                skipped = True
+                raise
             finally:
                 if lineage.is_wanted():
                     # Now: the provider asks in a child of this process, which must not ask Airflow for connections.
-                    self._lineage = lineage.of_node(self.pipeline_id, self.node, self._run(context))
+                    self._lineage = lineage.of_node(self.pipeline_id, self.node, self._run(context), skipped=skipped)
             if destination and self.outlets:
                 self.outlets = tell_assets(self.pipeline_id, destination, self._run(context), context, self.outlets)
 

@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from conduit_tasks.connectors import kept
 from conduit_tasks.delivery.isolated import ChildFailed
 from conduit_tasks.parent import end_with_parent
 
@@ -160,6 +161,7 @@ def _work(jobs: socket.socket, parent: int) -> NoReturn:
         _tie_to(parent)
         with suppress(OSError):  # not Linux, or a container that has set it higher
             Path("/proc/self/oom_score_adj").write_text(FIRST)
+        kept.keep_here()
         while True:
             try:
                 answer = _answer(receive(jobs))

@@ -25,6 +25,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from conduit_tasks.airflow import lineage
 from conduit_tasks.airflow.compat import AirflowSkipException
 from conduit_tasks.airflow.factory import load_dags
+from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.micro_batch.collection import collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.assets import read
@@ -372,6 +373,41 @@ def test_a_task_ends_as_it_would_if_nothing_can_be_said(
     # And the log names no address
     assert "OpenLineage hears nothing of destinations.out: OSError" in caplog.text
     assert SECRET not in caplog.text
+
+
+def skipped(node: str, context: dict[str, Any], run: str) -> None:
+    """Executes a task that is skipped, and has the provider hear of it."""
+    ti = task_of(node, run)
+    context["ti"].dag_id = "p"
+    with pytest.raises(AirflowSkipException):
+        ti.task.execute({**context, "run_id": run, "outlet_events": OutletEventAccessors()})
+    listener.OpenLineageListener().on_task_instance_skipped(previous_state=None, task_instance=ti)
+
+
+@pytest.mark.parametrize("node", ["sources.in", "destinations.out"])
+def test_a_task_that_is_skipped_names_no_dataset(
+    home: Path, events: Any, context: dict[str, Any], spark_connection: str, node: str
+) -> None:
+    write(home, 1)
+    run_once("p", "r1")
+    skipped(node, context, "r2")
+    event = only_complete(events())
+    assert (event["inputs"], event["outputs"]) == ([], [])
+
+
+def test_a_task_that_is_skipped_after_it_has_delivered_something_names_its_datasets(
+    home: Path, events: Any, context: dict[str, Any], spark_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(home, 1, 2)
+    run_once("p", "r1")
+
+    def waits(*_: Any) -> None:
+        raise AirflowSkipException("destinations.out is unavailable")
+
+    monkeypatch.setattr(ConduitSubmitOperator, "_execute", waits)
+    skipped("destinations.out", context, "r1")
+    [output] = only_complete(events())["outputs"]
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 2
 
 
 def test_nothing_is_asked_if_openlineage_is_off(

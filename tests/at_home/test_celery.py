@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from benchmarks.cluster import standing
 from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.waits import still_running
 from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
-from tests.spark.conftest import standing
+from tests.jvm import quick_options
 from tests.stack.conftest import PATIENCE, Receiver, receiver
 from tests.wheels import build, environment, install, versions
 
@@ -56,7 +57,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
     (folder / "redis").mkdir()
     [spark] = (programs.parent / "lib").glob("python3.*/site-packages/pyspark")
-    with standing(folder, {**os.environ, "PYSPARK_PYTHON": str(programs / "python")}, spark, 2) as cluster:
+    options, ours = quick_options()
+    executors = {**os.environ, **ours, "PYSPARK_PYTHON": str(programs / "python")}
+    with standing(folder, executors, spark, 2, options=options) as cluster:
         found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
         try:
             found.prepare()

@@ -70,6 +70,11 @@ def check_standalone(facts: dict[str, Any]) -> None:
     assert facts["read"] == facts["given"] == EVENTS
 
 
+def check_largest(facts: dict[str, Any]) -> None:
+    assert facts["records"] == 2 * EVENTS
+    assert facts["task"] > 0
+
+
 def check_growth(facts: dict[str, Any]) -> None:
     assert facts["events"] == 200 + EVENTS
     assert facts["state.200"] > 0

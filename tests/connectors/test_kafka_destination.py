@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conduit_tasks.connectors import kept
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.delivery.engine import deliver
@@ -222,6 +224,55 @@ def test_a_broker_that_dies_while_we_send_leaves_no_gap_and_the_order_of_each_pa
     for of in found.values():
         last = {n: at for at, n in enumerate(of)}
         assert sorted(last, key=lambda n: last[n]) == sorted(last)
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has this process keep clients, as the child of an application does."""
+    monkeypatch.setattr(kept, "_kept", {})
+    monkeypatch.setattr(kept, "_of", os.getpid())
+
+
+@pytest.mark.usefixtures("keeping")
+def test_the_next_micro_batch_is_sent_by_the_same_producer(kafka: Kafka) -> None:
+    topic, other = kafka.topic(), kafka.topic()
+    producers = []
+    for n, (to, more) in enumerate([(topic, {}), (topic, {}), (other, {}), (topic, {"batchBytes": "2000"})]):
+        destination = opened(kafka, to, **more)
+        destination.write(rows([record(n)]))
+        producers.append(destination._producer)
+        destination.close()
+    assert producers[0] is producers[1]
+    assert len({id(producer) for producer in producers}) == 3
+    assert kafka.values(topic) == [b"0", b"1", b"3"]
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_producer_of_a_write_that_failed_is_not_used_again(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    destination = opened(kafka, topic, batchBytes="2000")
+    destination.write(rows([record(1)]))
+    failed = destination._producer
+    with pytest.raises(Refused, match="too large"):
+        destination.write(rows([record(2, b"x" * 5_000)]))
+    destination.close()
+    destination = opened(kafka, topic, batchBytes="2000")
+    destination.write(rows([record(3)]))
+    assert destination._producer is not failed
+    destination.close()
+    assert kafka.values(topic) == [b"1", b"3"]
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_topic_that_goes_between_two_micro_batches_refuses_its_records(kafka: Kafka) -> None:
+    topic, stays = kafka.topic(), kafka.topic()
+    records = [record(n, metadata={"to": to}) for n, to in enumerate((topic, stays))]
+    delivered(kafka, "{{ .Metadata.to }}", records)
+    kafka.remove(topic)
+    port, report = delivered(kafka, "{{ .Metadata.to }}", records)
+    assert [letter.record.position for letter in port.stored.values()] == [b"0"]
+    assert report.counts.delivered == 1
+    assert kafka.values(stays) == [b"1", b"1"]
 
 
 # --- transactions

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from conduit_tasks.connectors import kept
 from conduit_tasks.delivery.isolated import ChildFailed
 from conduit_tasks.errors import LeaseHeld, SourceError
 from conduit_tasks.spark import keeper, local
@@ -96,6 +97,17 @@ def test_the_answers_come_in_order_of_one_process_that_is_not_the_driver(executo
     assert executors.run_all(square, list(range(100))) == [n * n for n in range(100)]
     one, two = executors.run_all(who, [0]), executors.run_all(who, [0])
     assert one == two != [os.getpid()]
+
+
+def counts(_: Any) -> int:
+    found = (kept.take("count") or 0) + 1
+    kept.give("count", found, lambda: None)
+    return found
+
+
+def test_a_client_is_kept_from_one_work_to_the_next(executors: LocalExecutors) -> None:
+    assert [executors.run_all(counts, [0]) for _ in range(3)] == [[1], [2], [3]]
+    assert counts(0) == counts(0) == 1
 
 
 def test_an_error_of_the_work_is_raised_as_itself_with_where_it_came_from(executors: LocalExecutors) -> None:
