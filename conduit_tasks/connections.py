@@ -1,4 +1,5 @@
-"""Airflow's connections, which give connectors their hosts and credentials (`settings: {connection: NAME}`).
+"""Airflow's connections, which give connectors hosts and credentials (`settings: {connection: NAME}`): whom each
+process asks for one, and how drivers and executors are given theirs.
 
 The pipeline holds the name alone. It is resolved in the process that makes the connector, when it makes it: a task asks
 its supervisor, any other process the environment, the secrets backends and the database of Airflow. A Spark driver is

@@ -1,4 +1,5 @@
-"""Log records as lines on stderr, each with its context: pipeline, run, node, destination, micro-batch.
+"""Log records as lines on stderr, for people or as JSON, each with its context (pipeline, run, node, destination,
+micro-batch) and without users and passwords of URLs.
 
 `CONDUIT_LOG=json` makes every line an object (timestamp, level, logger, event, then the context fields), `text` a line
 for people. Inside Airflow's processes Airflow's own logging stays; there the context becomes fields of its records.

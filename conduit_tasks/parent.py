@@ -1,4 +1,4 @@
-"""Tie of a child process to its parent."""
+"""Tie of a child process to its parent: on Linux the kernel kills the child when its parent ends, however that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files, folders and sockets of this user only, and the refusal of those that somebody else made or can write."""
+"""Files, folders and sockets of this user only: where the sockets of the stack's Redis and of Python workers are, and
+the refusal of what somebody else made or can write."""
 
 from __future__ import annotations
 

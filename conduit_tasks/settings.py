@@ -1,4 +1,5 @@
-"""Settings of the installation: one object, read from `CONDUIT_*` environment variables."""
+"""Settings of the installation: one object, read from `CONDUIT_*` environment variables; if they name no Redis, it is
+that of the embedded stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The graph of one pipeline as plain dataclasses, for the DAG factory and the Spark applications.
+"""The graph of one pipeline as plain dataclasses, for the DAG factory and the Spark applications: names of nodes,
+delivery options, and the digest that tells versions of its file apart.
 
 Built from a validated file by `conduit_tasks.pipeline.load`; every default is already applied, every
 duration is in seconds, every size in bytes.
@@ -134,7 +135,7 @@ TOGETHER = 16
 
 @dataclass(frozen=True)
 class Delivery:
-    """Delivery options of a destination (T9 and DESIGN "The pipeline file"). Durations in seconds."""
+    """Delivery options of a destination (T9 and docs/pipeline-file.md, "`delivery`"). Durations in seconds."""
 
     pipe: str = "stream"
     max_unconfirmed: int = 1

@@ -1,4 +1,5 @@
-"""Limits of waits for something outside this process (docs/operations.md lists them all)."""
+"""Limits of waits for something outside this process, and the waits for a file's lock and for processes to end
+(docs/operations.md lists the limits)."""
 
 from __future__ import annotations
 

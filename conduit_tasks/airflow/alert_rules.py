@@ -1,4 +1,5 @@
-"""Rules of alerts: deadlines of destinations, and what the rules of an alert say of lag, dead letters and silence."""
+"""Rules of alerts: whether a destination's oldest unconfirmed record is older than its `deadline`, or an alert's rule
+of lag, dead letters or silence is broken, and what is said of that."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Alerts: a destination whose oldest unconfirmed record is older than its `deadline`, a rule of the alert that is
-broken, or an issue that is new, calls Airflow notifiers.
+"""Telling of alerts, those of the file or of the Variable `conduit_alerts`: calls their notifiers once for each broken
+rule and each new issue, and once more when a rule holds again.
 
 `plan` checks them, so runs that find no work check them too, and so do the acks, also after a destination has failed,
 and a task that has failed for good. Each breach is told once, and once more when it is over, however many runs see it.

@@ -1,4 +1,5 @@
-"""What Airflow hears of a destination's deliveries: events of its assets (docs/assets.md)."""
+"""Events of a destination's assets: the counts and micro-batches that they tell of a run, and none if it delivered
+nothing (docs/assets.md)."""
 
 from __future__ import annotations
 

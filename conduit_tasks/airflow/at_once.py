@@ -1,4 +1,4 @@
-"""Start of a run that need not wait, asked for by a task."""
+"""Start of a run of a DAG, asked for by a task: it is due at once, and nothing happens if that run exists."""
 
 from __future__ import annotations
 

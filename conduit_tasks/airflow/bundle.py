@@ -1,4 +1,5 @@
-"""The folder of DAG files of the embedded stack, as a DAG bundle that knows what these files read."""
+"""The embedded stack's folder of DAG files, as a DAG bundle: touches ours when pipeline files have changed, so that
+Airflow parses them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between the versions of Airflow that are supported: where 3.1 has its exceptions and its timetables, and
+"""Differences between the versions of Airflow that are supported: where 3.1 has its exceptions and its timetables, and
 what 3.3 resumes."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One Airflow DAG per pipeline, in the pipeline's own shape (DESIGN "One run").
+"""One Airflow DAG per pipeline, in the pipeline's own shape: its tasks, their order, retries, pool and assets, and who
+goes first if slots are scarce (docs/architecture.md, "One run").
 
     plan → sources.* → fan_in → processors → fan_out → destinations.* → acks.* → end
 

@@ -1,4 +1,5 @@
-"""Failed tasks as issues: every task of a pipeline's DAGs says how each of its attempts ended, whatever ended it.
+"""Failed tasks as issues: every task of a pipeline's DAGs says how each of its attempts ended, whatever ended it, in a
+message freed of secrets.
 
 Airflow calls these functions in the task's process, or, if that was killed, where it parses DAGs. They are bookkeeping:
 what goes wrong in them is logged, and changes nothing of the task's own end.

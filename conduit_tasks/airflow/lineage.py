@@ -1,4 +1,4 @@
-"""What OpenLineage hears of a node's work: datasets with the records of this run and their fields (docs/lineage.md).
+"""OpenLineage's datasets of a node's work, with the records of this run and their fields (docs/lineage.md).
 
 The provider of OpenLineage asks an operator for it when the task has ended; it says the rest itself: job, run, their
 parents, owners. Nothing here may fail a task.

@@ -1,4 +1,5 @@
-"""The submit operator: checks for work, starts one Spark application for one node, and reports how it ended.
+"""The submit operator of a node: checks for work, starts one Spark application, turns how that ended into the task's
+state, and tells steps, assets and OpenLineage what was delivered.
 
 Arguments are ids only; the application asks the broker for its work. So a retry, a cleared task and a second run of the
 same DAG all do the right thing, and nothing secret is in a command line.

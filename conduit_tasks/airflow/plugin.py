@@ -1,4 +1,5 @@
-"""The Airflow plugin: the API, the pages, and links to them."""
+"""The Airflow plugin: the API, the pages and links to them, the timetables for backfills, and the imports before a
+fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`<pipeline>.resend`: sends records again (SEMANTICS X2, X3). A trigger or a backfill starts it; nothing schedules it.
+"""The DAG `<pipeline>.resend`: a run of it redrives dead letters or replays an interval of event times (SEMANTICS X2,
+X3). A trigger or a backfill starts it; nothing schedules it.
 
 - A trigger without an interval redrives dead letters: `conduit dead-letters redrive` on Airflow's workers.
 - A backfill, or a trigger with `from` and `to`, replays an interval of event times: `conduit replay`.

@@ -1,4 +1,5 @@
-"""Schedule of a pipeline's runs in Airflow: its timetable, joined with the asset that wakes it (docs/schedules.md)."""
+"""Schedule of a pipeline's runs in Airflow: its timetable, joined with the asset that wakes it, and how long a run
+lasts at most (docs/schedules.md)."""
 
 from __future__ import annotations
 

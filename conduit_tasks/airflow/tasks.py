@@ -1,4 +1,5 @@
-"""Functions that the Python tasks of a DAG call. They import brokers and connectors when they run, never at parsing."""
+"""The Python tasks `plan` and `acks.<source>` of a DAG: what they call, and which errors fail a task without a retry.
+They import brokers and connectors when they run, never at parsing."""
 
 from __future__ import annotations
 

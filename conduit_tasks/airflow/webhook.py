@@ -1,4 +1,5 @@
-"""A notifier that posts what an alert says to an address, for `alerts` of a pipeline file."""
+"""A notifier for `alerts` of a pipeline file: posts what an alert says to an address, as JSON, signed if it has a
+secret."""
 
 from __future__ import annotations
 

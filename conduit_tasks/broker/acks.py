@@ -1,4 +1,5 @@
-"""Acks to the sources (C11, C12, invariants 1, 2)."""
+"""Acks to the sources: up to which micro-batch each may be told, the intent kept before it is told, and the position
+moved once after that (C11, C12, invariants 1, 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Alerts about late destinations: each is sent once, however many runs see its cause."""
+"""Breaches of alerts' rules that were told: each, and its end, is claimed by one run and told once, however many runs
+see it."""
 
 from __future__ import annotations
 

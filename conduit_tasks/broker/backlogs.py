@@ -1,4 +1,5 @@
-"""What is sealed and not confirmed yet: records, bytes and age, in one round trip however much that is.
+"""Backlogs of destinations: records, bytes and age of what is sealed and not confirmed, in one round trip however much
+that is.
 
 A sealed micro-batch knows what was ever sealed up to it, so that two of them say what lies between.
 """

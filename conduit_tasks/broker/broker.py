@@ -1,4 +1,5 @@
-"""The broker of one pipeline: every read and every change of its state in Redis.
+"""The broker of one pipeline: puts together the parts of its state in Redis, each from the module of its name; every
+read and every change goes through one of them.
 
 It is composed of parts with one idea each. State size follows open micro-batches × destinations + exceptions, not the
 number of events.

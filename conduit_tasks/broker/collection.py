@@ -1,4 +1,5 @@
-"""Collection of micro-batches that nobody needs any more (C11, invariants 1, 6)."""
+"""Collection of micro-batches that nobody needs any more: which are due, the two steps around the removal of their
+files, and how little is kept of delivered ones until then (C11, invariants 1, 6)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The index of dead letters: key, time, attempts and error class, under 200 bytes each; the letters themselves are in
-the dead-letter store (C14)."""
+"""The index of dead letters: key, time, attempts and error class, under 200 bytes each, written ahead of a step that
+has too many; the letters themselves are in the dead-letter store (C14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Delivery state of the destinations: one cursor each, and the confirmed ranges of the next micro-batch."""
+"""Delivery state of the destinations: cursors, confirmed ranges of the next micro-batch, votes in the nack window,
+micro-batches that hold nothing for one, and steps that were called."""
 
 from __future__ import annotations
 

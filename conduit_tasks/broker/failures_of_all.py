@@ -1,4 +1,5 @@
-"""What the broker has of the failures of many pipelines: a few round trips for some hundred of them, by plain reads."""
+"""Failures of many pipelines: failed tasks, decisions, and which pipelines may have dead letters, by plain reads in a
+few round trips for some hundred of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How many pipelines are, at a glance: one call per pipeline, all sent together, for a list of a thousand."""
+"""Glances at many pipelines, for a list of a thousand: status, lag, outages and dead letters, by one call per pipeline,
+all sent together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records and bytes that a destination has not confirmed of what is sealed."""
+"""Records and bytes of what is sealed that one destination still has to get, only what its trigger matched, and the
+micro-batches that are gone before it got them."""
 
 from __future__ import annotations
 

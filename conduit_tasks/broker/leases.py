@@ -1,4 +1,5 @@
-"""Leases: the right to change a node's state, with fencing tokens that only grow (invariant 4).
+"""Leases: the right to change a node's state, with fencing tokens that only grow, for a node's holder and its
+executors' attempts; attempts without progress are counted (invariant 4).
 
 Fencing guards writes to the broker, never sends: an executor stops sending when its own view of the lease has expired
 (`expires_at`), and a successor waits until the lease's expiry and a grace have passed.

@@ -1,4 +1,5 @@
-"""The life of a pipeline: schema, registration, status, stops and the first error (C8, C15, C16)."""
+"""The life of a pipeline: schema, registration of its connectors, status, starts, stops and the first error (C8, C15,
+C16)."""
 
 from __future__ import annotations
 

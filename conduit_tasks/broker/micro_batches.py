@@ -1,4 +1,5 @@
-"""Micro-batches: open, stage, seal (docs/architecture.md, "Life of a micro-batch")."""
+"""Micro-batches: open, stage, seal; restage or undo the unsealed one; sums over all that is sealed
+(docs/architecture.md, "Life of a micro-batch")."""
 
 from __future__ import annotations
 

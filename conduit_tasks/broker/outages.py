@@ -1,4 +1,5 @@
-"""Why a destination does not take what it is sent: the last error of its outage, kept until it has delivered again.
+"""Outages of destinations: the last error of each, since when and in whose delivery, kept until the destination has
+delivered again.
 
 Kept in the destination's hash, a few hundred bytes; written when a delivery ends because it did not answer, never per
 record. Nothing removes it: it holds as long as nothing was confirmed since.

@@ -1,4 +1,5 @@
-"""Positions of the sources: how far each is planned and acked, and parts that are gone (C12, invariant 2)."""
+"""Positions of the sources: how far each is planned and acked, moves by a user, when all had nothing new, and parts
+that are gone (C12, invariant 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ranges that each run confirmed, and their redelivery, if the run's task is cleared after it succeeded (C10)."""
+"""Ranges and counts that each run confirmed, kept for `spool.retention`: redelivered if its task is cleared after it
+succeeded (C10), and read by assets' events and lineage."""
 
 from __future__ import annotations
 

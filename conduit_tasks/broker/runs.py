@@ -1,4 +1,5 @@
-"""The run under way: its nodes at work, and the bell that wakes nodes that wait for each other.
+"""The run under way: its nodes at work, its limit of records, its hand-over to the next run, and the bell that wakes
+nodes that wait for each other.
 
 The nodes of a run work side by side. They hand over work through the micro-batches; the state here only says whether it
 is worth waiting for more. Its loss costs time and nothing else: a run without a node to wait for ends, and the next run

@@ -3,8 +3,8 @@
 The scripts that seal and confirm write them in the same step (`sample` in `scripts/_shared.lua`), so that nothing is
 counted twice and no command is added. There are buckets of 10 s for two hours and of 5 min for 14 days. A field of the
 hash holds the bucket of now, as JSON. Once it is over, it is written to the fields that hold the buckets of a stretch
-of time each, as text. They are taken for a later stretch again: the size has a bound. Series are for the eye. No
-decision depends on them, and `rebuild` does not bring them back.
+of time each, as text. They are taken for a later stretch again: the size has a bound. Series are for the eye and for
+alerts (`airflow.alert_rules`). No delivery depends on them, and `rebuild` does not bring them back.
 """
 
 from __future__ import annotations

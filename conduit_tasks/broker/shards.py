@@ -1,4 +1,5 @@
-"""Divided micro-batches: the records of one micro-batch at one destination, delivered by several tasks (ADR 27).
+"""Divided micro-batches: one, or several at once, divided among the tasks of a destination, and what each task
+confirmed of its shard (ADR 27, ADR 41).
 
 Each task has a shard, whose records are numbered from 0 within it, so that the confirmed ones are few ranges however
 scattered they are in the micro-batch. A micro-batch that is not divided has no state here.

@@ -1,4 +1,5 @@
-"""The version of the pipeline file that is in force, and destinations that have left it (docs/adr/0008)."""
+"""Versions of the pipeline file: the one in force, and destinations that have left it, are renamed or are forgotten
+(docs/adr/0008)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run did, as `conduit run` says it at the end: what was read, what each destination got, and where it is."""
+"""Account of a run, at the end of `conduit run`: what was read, what each destination got, where it is, and what is
+left to do."""
 
 from __future__ import annotations
 

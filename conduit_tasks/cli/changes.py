@@ -1,4 +1,5 @@
-"""`conduit plan | apply FILE`: shows the effects of a changed pipeline file on data in flight, and applies it."""
+"""`conduit plan | apply FILE`: shows the effects of a changed pipeline file on data in flight, and applies it, with
+renames and history for new destinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`conduit connectors`: list and describe connectors, and test whether one keeps its contract."""
+"""`conduit connectors`: list and describe connectors, test whether one keeps its contract, and remove what a source
+made in its system."""
 
 from __future__ import annotations
 

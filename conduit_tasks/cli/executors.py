@@ -1,4 +1,4 @@
-"""What Spark's executors see of an installation: a job for `conduit doctor --executors`."""
+"""A Spark job for `conduit doctor --executors`: versions, Redis and spool as executors see them, and what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Unit tests of pipelines from `.test.yaml` files: read, run, compared (`docs/pipeline-tests.md`)."""
+"""Unit tests of pipelines from `.test.yaml` files: read, run through processors and triggers, compared
+(`docs/pipeline-tests.md`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conduit pipelines`: unit tests of a pipeline's processors and triggers."""
+"""`conduit pipelines test`: runs the unit tests beside a pipeline file, and says which failed."""
 
 from __future__ import annotations
 

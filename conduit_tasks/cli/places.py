@@ -1,4 +1,4 @@
-"""Where a connector reads or writes, in a few words for people: a path, a topic, a host. Never a secret."""
+"""Places where connectors read or write, in a few words for people: a path, a topic, a host. Never a secret."""
 
 from __future__ import annotations
 

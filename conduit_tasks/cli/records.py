@@ -1,4 +1,5 @@
-"""`conduit records`: what a pipeline makes of a record, step by step, and the last records of a stage."""
+"""`conduit records try` and `peek`: what a pipeline makes of a record, step by step, and the last records of a
+stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`conduit status | start | stop PIPELINE`: shows the progress of every destination; starts and stops pipelines."""
+"""`conduit status | start | stop PIPELINE`: shows the progress of every destination, also live; starts and stops a
+pipeline or one destination, and a run that drains it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about an issue: by what failed (records or a task), where, and the class of its error."""
+"""Advice on an issue: what to do, by what failed (records or a task), where, and the class of its error."""
 
 from __future__ import annotations
 

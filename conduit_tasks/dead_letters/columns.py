@@ -1,4 +1,5 @@
-"""What lists, counts and issues need of all letters of a pipeline, as columns: no record, no row that is not shown.
+"""Look at all letters of a pipeline, as columns, for lists, counts and issues: no record, no row that is not shown, no
+file that was read before; bounded over all pipelines.
 
 A look reads only the files that were not there, or were another file, at the last one; the first one of a process finds
 most of them in what is kept for it (`kept`). Of 100,000 letters it holds some

@@ -1,4 +1,5 @@
-"""Handlers of nacks: our own store, and beside it any destination's plugin; or the log, which drops (SEMANTICS C5).
+"""Handlers of nacks, as a `dead-letter-queue` names them: our own store, and beside it a file or any destination's
+plugin; or the log, which drops (SEMANTICS C5).
 
 A handler only gets nacks that the window accepted (C6), before they are confirmed (invariant 8). If it raises, the
 record is not acknowledged (T7). After a crash a handler may get the same letter twice: the store replaces it; a plugin

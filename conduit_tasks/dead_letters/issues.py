@@ -1,4 +1,5 @@
-"""Failures as issues: those that have the same cause, as far as node, class and the shape of the message say.
+"""Failures as issues: those that have the same cause, as far as node, class and the shape of the message say, and
+whether an issue is open by what was decided.
 
 An issue of dead letters is no state of its own: it is found in the dead letters that are open. What people decided
 about it is kept in the broker, by the issue's id.

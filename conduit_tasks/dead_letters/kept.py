@@ -1,4 +1,4 @@
-"""What a look has found in files of letters, kept beside them: a process that has looked at none yet reads one file.
+"""Cache of looks (`columns`), kept beside the files of letters: a process that has looked at none yet reads one file.
 
 ```
 <root>/<pipeline>/_columns/<form>.parquet

@@ -5,7 +5,7 @@ confirmed. A key is parked in the same step that confirms its dead letter, or th
 comes first: so if a copy is confirmed, the broker knows that its key is parked. Records without a key are never parked.
 
 Copies that are stored twice, or stored and then not confirmed, do no harm: a release takes only copies that are
-confirmed and come after the key's position, each position once (`delivery.redrive`).
+confirmed and come after the key's position, each position once (`resend.waiting`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Records that the record-wise engine has read and not settled: the reader pauses while they are enough."""
+"""Bound on the records that the record-wise engine has read and not settled: the reader pauses at so many bytes,
+records or nacks without a vote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Brings one record at a time to its outcome: sends, waits, sends again, suspects the target (SEMANTICS T5–T9).
+"""Brings one record at a time to its outcome: gives it its number, sends, waits, sends again, suspects the target,
+makes it a dead letter (SEMANTICS T5–T9).
 
 No send begins while the rate limit or the lease forbids it: a successor may be sending by the end of the lease, so
 every send must have ended by then, timed out if need be.

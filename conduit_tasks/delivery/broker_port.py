@@ -1,4 +1,5 @@
-"""The broker as delivery engines see it: one destination, one micro-batch, one lease (`delivery.port.DeliveryPort`)."""
+"""The port of a delivery of one micro-batch to one destination, on Redis: confirms with parked keys, latencies and
+closed letters, votes, errors, under one lease (`delivery.port.DeliveryPort`)."""
 
 from __future__ import annotations
 

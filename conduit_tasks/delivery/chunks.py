@@ -1,4 +1,5 @@
-"""Rows cut for batch-wise destinations: pieces that end between seqs, so that each can be confirmed whole (C17)."""
+"""Rows cut for batch-wise destinations: pieces that end between seqs, so that each can be confirmed whole (C17), and a
+check that no row got lost (invariant 10)."""
 
 from __future__ import annotations
 

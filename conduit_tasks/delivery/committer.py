@@ -1,4 +1,5 @@
-"""Tells the broker what a flush holds, in the one order that loses nothing: vote, store, handlers, confirm (C6, C7)."""
+"""Tells the broker what a flush holds, in the one order that loses nothing (vote, store, handlers, confirm), and stops
+the pipeline if a nack cannot be stored (C5–C8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Delivers one micro-batch to one destination: chooses the engine, record-wise or batch-wise.
+"""Delivers one micro-batch to one destination: chooses the engine, record-wise or batch-wise, and how soon a delivery
+learns that it is stopped or fenced.
 
 `delivery.isolate_poison` delivers a micro-batch whose attempts died (SEMANTICS C10).
 """

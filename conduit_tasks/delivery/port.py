@@ -1,6 +1,6 @@
 """Interface between the delivery engines and the broker: only what the engines need.
 
-The real implementation (`conduit_tasks.broker`) talks to Redis; tests may use a dictionary.
+The real implementations (`delivery.broker_port`, `delivery.shard_port`) talk to Redis; tests may use a dictionary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Retry policies of a destination, composed from tenacity's parts (SEMANTICS T9).
+"""Retry policies of a destination: whether a send is repeated, and after which wait (backoff, jitter, `Retry-After`),
+composed from tenacity's parts (SEMANTICS T6, T9).
 
 A send is tried `1 + retry` times; twice as often if an outage may have ended in between (see `down`). The wait before
 the n-th repetition is, from `backoff-delay` d:

@@ -1,4 +1,5 @@
-"""The broker as a delivery engine sees it that delivers one shard of a divided micro-batch (ADR 27)."""
+"""The port of a task that delivers one shard of a divided micro-batch: numbers in the micro-batch become those in the
+shard, votes enter the shard's own window (ADR 27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sends one record until its outcome is final, outside a micro-batch: no lanes, no broker."""
+"""Sends one record until its outcome is final, outside a micro-batch, such as a dead letter to its plugin: no lanes, no
+broker."""
 
 from __future__ import annotations
 

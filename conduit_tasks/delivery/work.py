@@ -1,4 +1,5 @@
-"""Work of one destination in one micro-batch, and its rows as the engines take them.
+"""Work of one destination in one micro-batch: what an engine is given, its entries and its report, and the dead letter
+of a record that failed.
 
 Rows come in order of (seq, ord). Rows that are confirmed already are left out, but counted: a vote's ordinal is its
 place among all matched records of the micro-batch (SEMANTICS C6).

@@ -1,4 +1,5 @@
-"""The ASGI application: `POST /ingest/<pipeline>/<connector>`, `GET /healthz`, `GET /readyz`.
+"""The ASGI application: the steps of a request and its answer at `POST /ingest/<pipeline>/<connector>`, `GET /healthz`,
+`GET /readyz`.
 
 Plain ASGI: a framework's routing and objects would double the cost of a request (docs/benchmarks.md). Every refusal is
 a problem document (RFC 9457) that says what to do; a 2xx goes out only when the events are durable.

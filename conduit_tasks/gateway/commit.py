@@ -1,4 +1,5 @@
-"""Group commit: the chunks of many requests are stored in one call, then all are answered.
+"""Group commit: the chunks of many requests are stored in one call, then all are answered; with the rate limit of a
+source, and whether Redis is away.
 
 While one call is on its way (and Redis fsyncs), the next requests gather and then share the cost of one fsync. A
 source's events are stored in the order in which their requests were read.

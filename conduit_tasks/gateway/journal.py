@@ -1,4 +1,5 @@
-"""The gateway's own copy of events, for `durability: spool`: the loss of Redis then loses no event (SEMANTICS X7).
+"""The gateway's own copy of events, for `durability: spool`, put back into a Redis that lost them: the loss of Redis
+then loses no event (SEMANTICS X7).
 
 Files beside the spool, one per gateway process and 64 MiB, appended to and fsynced after Redis has stored a group and
 before its producers are answered. A record is a chunk with the id that Redis gave it. A restore keeps these numbers, so

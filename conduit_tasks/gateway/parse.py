@@ -1,4 +1,5 @@
-"""Parser from requests to stored events: CloudEvents over HTTP (binary, structured, batched) and plain JSON.
+"""Parser from requests to stored events: CloudEvents over HTTP (binary, structured, batched) and webhooks (plain JSON,
+forms), and the id and type that each has.
 
 The content type sets the mode (CloudEvents HTTP binding, 3): `application/cloudevents+json` structured,
 `application/cloudevents-batch+json` batched; else `ce-` headers make it binary, and JSON without them is a webhook.

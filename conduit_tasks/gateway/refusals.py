@@ -1,4 +1,4 @@
-"""Refusals of the gateway: problem documents (RFC 9457) that say what to do."""
+"""Refusals of the gateway: the status, problem document (RFC 9457) and `Retry-After` for each reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Events of a gateway source in Redis: taken in and not yet acked (`broker/scripts/ingest/`)."""
+"""Events of a gateway source in Redis: stored within the backlog, planned, read, and removed once acked
+(`broker/scripts/ingest/`)."""
 
 from __future__ import annotations
 

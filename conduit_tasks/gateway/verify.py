@@ -1,4 +1,5 @@
-"""Verification of signed webhooks: over the raw bytes, before anything parses them, in constant time.
+"""Verification of signed webhooks by their scheme: over the raw bytes, before anything parses them, in constant time,
+with marks by which none is taken twice.
 
 | scheme | headers | what is signed |
 |---|---|---|

@@ -1,4 +1,5 @@
-"""One delivery attempt as rows of the ledger (SEMANTICS X5).
+"""One delivery attempt as rows of the ledger: a row per range of records with the same outcome, which together cover
+all that was open (SEMANTICS X5).
 
 An attempt is one delivery of one micro-batch to one destination. It becomes one row per range of records with the same
 outcome: acked, nacked (by class of error), open. Its rows together cover everything that was open when it began. As

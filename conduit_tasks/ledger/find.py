@@ -1,4 +1,5 @@
-"""Look-up of records in what the spool still holds: by id, by the value of a field, by index (SEMANTICS X5)."""
+"""Search through the micro-batches that the spool still holds, the newest first and some at a time, for what a finder
+(`ids`, `values`) looks for; or by index (SEMANTICS X5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A record's delivery history: every attempt at it, at each destination (SEMANTICS X5)."""
+"""A record's places, in spool and dead letters, by searches that go on from call to call, and every attempt at it, at
+each destination (SEMANTICS X5)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Look-up of records by id. Ids are in no file: a record's id is a hash of its position, and making a million of them
-takes about a second. So the first look at a micro-batch makes an index of its ids, and keeps it, unless the
-micro-batch is small:
+"""Finder of records by id, by an index of the ids in a micro-batch that the first look makes, and keeps unless the
+micro-batch is small. Ids are in no file: a record's id is a hash of its position, and making a million of them takes
+about a second.
 
     <spool>/<pipeline>/index/<micro-batch>-<token of its manifest>.ids
 """

@@ -1,4 +1,5 @@
-"""Storage of the ledger: Parquet files beside the spool's micro-batches, one per delivery attempt.
+"""Storage of the ledger: Parquet files beside the spool's micro-batches, one per delivery attempt, rolled into one for
+a day, and removed after their retention.
 
     <spool>/<pipeline>/ledger/<day>/<micro-batch:010d>@<destination>@<attempt>.parquet
     <spool>/<pipeline>/ledger/<day>/rolled-<micro-batch:010d>-<hex>.parquet     many of them together

@@ -1,4 +1,4 @@
-"""Look-up of records by the value of a field, by the indexes that lie beside the parts of a micro-batch.
+"""Finder of records by the value of a field, by the indexes that lie beside the parts of a micro-batch.
 
 A part without one (a small one, an older micro-batch, another list of fields at that time) is gone through row by row.
 What is found is compared with the record as people may look at it: a value that is masked there is not found.

@@ -1,4 +1,5 @@
-"""Access to the API: Airflow's own users and their permissions for the DAG of the pipeline.
+"""Access to the API by Airflow's own users and their permissions for the pipeline's DAG: who sees and changes what,
+error texts only for who may read its logs, no change that another site asks for.
 
 A plugin's routes are open unless each of them asks for a permission. Users who may see a DAG's runs see its pipeline;
 users who may read its tasks' logs see its records (the last ones, dead letters, and the targets' answers to each), and

@@ -1,4 +1,5 @@
-"""The FastAPI app that the plugin mounts below `/conduit`: `/v1/…` and the pages."""
+"""The FastAPI app that the plugin mounts below `/conduit`: `/v1/…` with the metrics, the pages, and the headers that
+limit what a browser may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`/v1/pipelines/{id}/dead-letters`: records that could not be delivered, each with its error (C14)."""
+"""`/v1/pipelines/{id}/dead-letters`: records that could not be delivered, each with its error, and their redrive by a
+run of Airflow (C14, X2)."""
 
 from __future__ import annotations
 

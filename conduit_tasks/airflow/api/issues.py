@@ -1,5 +1,5 @@
-"""`/v1/pipelines/{id}/issues`: dead letters and failed tasks grouped by their cause, and what somebody decided.
-`/v1/issues`: those of all pipelines."""
+"""`/v1/pipelines/{id}/issues`, and `/v1/issues` of all pipelines: dead letters and failed tasks grouped by their cause,
+and what somebody decided."""
 
 from __future__ import annotations
 

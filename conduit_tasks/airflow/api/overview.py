@@ -1,4 +1,5 @@
-"""Answers of the API about a pipeline: the CLI's `snapshot`, with leases and the graph."""
+"""Answers of the API made of the broker's state: rows of many pipelines and who needs somebody most, one pipeline's
+status with leases and graph, micro-batches, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`/v1/pipelines/{id}/records`: the last records of a stage, and what the pipeline's file makes of a record."""
+"""`/v1/pipelines/{id}/records` and `…/file`: the last records of a stage, what the pipeline's file makes of a record,
+and the file's text without its secrets."""
 
 from __future__ import annotations
 

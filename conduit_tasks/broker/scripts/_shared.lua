@@ -1,4 +1,5 @@
--- Prepended to every script of the broker: the lease and status guard, what a gateway source holds, range sets.
+-- Prepended to every script of the broker: the lease and status guard, the first error, counters and rolling series,
+-- claims of tellings, entries of a gateway source, range sets, dead letters, renames.
 --
 -- An answer is a list whose first element is its kind: "ok" (what follows is the script's own), "fenced"
 -- (newest token, owner), "stopped" (status, first error, the destination's key if only it is), "held" (owner, until, wait) or "broken" (a sentence).

@@ -1,4 +1,5 @@
--- not_ahead: the server's clock went back: times of before that lie further ahead now than they can count from now on.
+-- not_ahead: corrects times that lie further ahead than they can, as the server's clock went back: they count from now
+-- on.
 --
 -- @key each   hash*1000  hashes with times (microseconds since the epoch)
 -- @arg names  text*2000  for each of them: field, and the field beside it that says how far ahead it lies at most

@@ -1,4 +1,5 @@
--- begin_ack: records what the source is about to be told, before it is told (C12).
+-- begin_ack: records what a source is about to be told, before it is told, if all of it is sealed and confirmed by
+-- every destination given (C12, invariant 1).
 --
 -- @key pipeline  hash   sealed
 -- @key ack       hash   m: acked up to here; from, to: the intent, absent if none; lives as long as the pipeline

@@ -1,4 +1,4 @@
--- alerted: what `alert` gave out was told, or could not be.
+-- alerted: keeps that what `alert` gave out was told, or leaves it to the next one if it could not be.
 --
 -- @key alerts  hash  see `alert`
 -- @arg subject text  of `alert`

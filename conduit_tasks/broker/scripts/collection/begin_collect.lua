@@ -1,4 +1,5 @@
--- begin_collect: marks a micro-batch whose files are about to be removed.
+-- begin_collect: marks the next micro-batch to go, whose files are about to be removed; refused while a cursor or an
+-- ack needs it (invariant 6).
 --
 -- @key pipeline     hash   collected: all up to here are gone; collecting: the one whose files are being removed;
 --                          rebuilding

@@ -1,4 +1,4 @@
--- end_collect: the files are gone; so is what Redis knows of the micro-batch.
+-- end_collect: removes what Redis knows of a micro-batch, now that its files are gone.
 --
 -- @key pipeline     hash  collected, collecting; held, held_from: see `seal`
 -- @key micro_batch  hash  state, bytes; removed here

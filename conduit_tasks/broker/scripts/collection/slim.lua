@@ -1,4 +1,5 @@
--- slim: of micro-batches that are delivered and acked only that is kept which sending them again, and collecting them, takes.
+-- slim: removes from micro-batches that are delivered and acked all but what sending them again, and collecting them,
+-- takes.
 --
 -- @key pipeline  hash   slim: all up to here are
 -- @key each      hash*1000  micro-batches, in order; created again, as a hash without long values takes a fraction;

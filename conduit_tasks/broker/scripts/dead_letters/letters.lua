@@ -1,4 +1,5 @@
--- letters: dead letters of a `confirm`, `settle` or `dispatch` that has more of them than it takes, in portions before it.
+-- letters: writes dead letters, outcomes and parked keys of a `confirm`, `settle` or `dispatch` that has more of them
+-- than it takes, in portions before it.
 --
 -- What comes after says the rest in one step. Where that does not come about, the same records are sent, or dispatched,
 -- again, and the same said of them again.

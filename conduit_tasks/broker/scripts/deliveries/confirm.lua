@@ -1,4 +1,5 @@
--- confirm: a destination's word on ranges of one micro-batch; the cursor moves when the micro-batch is complete.
+-- confirm: a destination's word on ranges of one micro-batch: the cursor moves when it is complete, dead letters are
+-- indexed, and the ranges are remembered for the run (not if `spool.retention` is 0).
 --
 -- Ranges not confirmed before count; ranges all confirmed before are a repeat and change nothing; a mixture breaks
 -- invariant 5. In an epoch above 0 the ranges are those still to redeliver, and the cursor is not concerned.

@@ -1,4 +1,5 @@
--- vote: outcomes enter a nack window in the order of the records; of the last `size` at most `threshold` are nacks (C6).
+-- vote: outcomes enter a nack window in the order of the records; the nack above `threshold` among the last `size`
+-- trips it and stops the pipeline, or the destination (C6).
 --
 -- The nack that would be one more trips the window: it is not entered, nor is anything behind it, and the first error is
 -- stored here, in the same step.

@@ -1,4 +1,4 @@
--- recovered: a node that does nothing else under a lease (`plan`) went well.
+-- recovered: forgets the failures of a node that does nothing else under a lease (`plan`), as it went well.
 --
 -- @key lease  hash  of the node
 -- @returns ok

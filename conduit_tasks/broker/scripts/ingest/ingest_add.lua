@@ -1,4 +1,5 @@
--- ingest_add: stores one group of chunks of a gateway source, each chunk whole or not at all (T2, C13).
+-- ingest_add: stores one group of chunks of a gateway source, each whole or not at all: within the backlog, in the
+-- order of its pipe's lanes, no signed request twice (T2, C13).
 --
 -- A chunk is one or more requests' events in one entry; its id is <number of its last event>-<bytes up to and with it>.
 -- Numbers are consecutive, so that a slice is two numbers, and what lies between two entries is known without reading it.

@@ -1,4 +1,4 @@
--- ingest_plan: what lies past a number, cut into slices, without handing it out. Changes nothing.
+-- ingest_plan: cuts what lies past a number into slices, without handing it out. Changes nothing.
 --
 -- Bytes are known entry by entry: a slice that ends within one counts all of it, and the next slice nothing of it.
 -- What there is to plan is said by the sizes: to look at an entry itself copies all of its events. Those of earlier

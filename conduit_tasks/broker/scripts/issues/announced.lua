@@ -1,4 +1,4 @@
--- announced: what `announce` gave out was told, or could not be.
+-- announced: keeps that an opening that `announce` gave out was told, or leaves it to the next one if it could not be.
 --
 -- @key announced  hash  see `announce`
 -- @arg subject    text  of `announce`

@@ -1,4 +1,4 @@
--- decide: what somebody decided about an issue; the last word counts.
+-- decide: keeps what somebody decided about an issue, or takes it back; the last word counts.
 --
 -- @key issues  hash  issue -> JSON: state, by, at (microseconds), until (seconds); each until it is taken back
 -- @arg id      text  of the issue

@@ -1,4 +1,5 @@
--- failed: an attempt at a task failed. It is counted with those before it that had the same cause.
+-- failed: counts an attempt at a task that failed, with those before it that had the same cause; an issue not seen for
+-- 30 days is forgotten.
 --
 -- `since` is the first of them after the task `by` has last succeeded: from then on the issue is open (again). An issue that was not
 -- seen for 30 days is forgotten, and the oldest ones beyond 200.

@@ -1,4 +1,4 @@
--- looked: all issues were looked at. What was told of those that are gone is forgotten: if they come back, that is new.
+-- looked: notes a look at all issues, and forgets what was told of those that are gone: if they come back, that is new.
 --
 -- @key announced  hash       see `announce`
 -- @arg mark       text       what the look saw of the dead letters; until that changes nobody need read them again

@@ -1,4 +1,4 @@
--- succeeded: the task of a node went well. That is noted if it failed before.
+-- succeeded: notes that the task of a node that failed before went well: its issues are resolved by that.
 --
 -- @key failing  hash  see `failed`
 -- @arg node     text  the node

@@ -1,4 +1,5 @@
--- acquire: the lease of a node, with a token higher than any before (invariant 4).
+-- acquire: takes the lease of a node if it is free, with a token higher than any before, and counts one more attempt
+-- without progress (invariant 4).
 --
 -- @key lease  hash  token, owner (empty: free), until (microseconds), ttl, nonce, attempts; of its executors: see `attempt`;
 --                   never removed: tokens only grow

@@ -1,4 +1,5 @@
--- attempted: an executor's attempt has ended and sends no more; the next one need not wait for its expiry.
+-- attempted: an executor's attempt has ended and sends no more, so the next one need not wait for its expiry; if it
+-- gave up, why is kept.
 --
 -- @key lease  hash  attempt, attempt_until, and those of shards (see `attempt`); gave_up: why an attempt ended without progress, as long as its driver holds
 -- @arg token  int   of the attempt

@@ -1,4 +1,4 @@
--- renew: keeps a lease.
+-- renew: keeps a lease alive, and tells its holder if it is fenced or is to stop.
 --
 -- @key lease     hash   of the node
 -- @key scopes    hash*2  the pipeline's state and the destination's delivery; none if stopping does not matter

@@ -1,4 +1,4 @@
--- figures: what is monitored of a pipeline, but for what has a hash or a set of its own. It changes nothing.
+-- figures: reads what is monitored of a pipeline, but for what has a hash or a set of its own. It changes nothing.
 --
 -- @key pipeline hash  status, sealed, collected, held, held_from, last
 -- @key dead     hash  dead letters before the fan-out

@@ -1,4 +1,5 @@
--- glance: how a pipeline is, for a list of many: what a page would else ask some twenty commands for. It changes nothing.
+-- glance: reads how a pipeline is, for a list of many: what a page would else ask some twenty commands for. It changes
+-- nothing.
 --
 -- @key pipeline  hash  status, error, error_at, sealed
 -- @key series    hash  rolling series of the pipeline

@@ -1,4 +1,5 @@
--- register: the sources and destinations of the pipeline file as it is now.
+-- register: registers the sources and destinations of the pipeline file as it is now, and says where those begin that
+-- are new or come back.
 --
 -- A new destination starts behind the last sealed micro-batch; one that comes back goes on at its cursor, or behind
 -- what was collected, or began to be, while it was away; what it had confirmed of a group (see `together`) beyond that is

@@ -1,4 +1,5 @@
--- restage: drops what was staged of the unsealed micro-batch, so that it is asked for again from its sources (C16).
+-- restage: drops what was staged of the unsealed micro-batch and fences its nodes, so that it is asked for again from
+-- its sources, without those that left the file (C16).
 --
 -- Slices and indexes stay the same (invariant 3), but for the ends of open slices, which reading finds again. Sources that have left the file leave the micro-batch, their planned
 -- positions go back. Whoever held a lease of its nodes is fenced.

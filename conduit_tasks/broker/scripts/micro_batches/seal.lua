@@ -1,4 +1,5 @@
--- seal: the micro-batch is final and stands for its sources from now on (C16, invariant 6).
+-- seal: makes the micro-batch final: it stands for its sources from now on, counts in the sums, and its dead letters
+-- from before the fan-out are indexed (C16, invariant 6).
 --
 -- @key pipeline     hash   status, unsealed; sealed: highest sealed number; held: bytes of what is sealed and not collected,
 --                           from the micro-batch held_from on

@@ -1,4 +1,5 @@
--- stage: what a source, or `processors`, produced of the open micro-batch; the first fenced one is final (invariant 3).
+-- stage: what a source, or `processors`, produced of the open micro-batch, and the index of each slice's first record;
+-- the first fenced one is final (invariant 3).
 --
 -- @key pipeline     hash   status
 -- @key micro_batch  hash   nodes, slices:<source>, stage:<node>, first:<node> (first index per slice, comma separated)

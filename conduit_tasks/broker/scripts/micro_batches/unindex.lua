@@ -1,4 +1,4 @@
--- unindex: a portion of the dead letters of an attempt to seal that did not come to its end.
+-- unindex: takes back a portion of the dead letters of an attempt to seal that did not come to its end.
 --
 -- @key micro_batch  hash   indexing: see `index`
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class

@@ -1,4 +1,4 @@
--- rebuild_write: a portion of what is rebuilt (X7).
+-- rebuild_write: writes a portion of what is rebuilt and has no bound, before `rebuild` (X7).
 --
 -- @key pipeline  hash   rebuilding: see `rebuild_begin`
 -- @key each      any*4000   keys to remove, then hashes to write to

@@ -1,4 +1,5 @@
--- dispatch: records that failed before the fan-out have gone through the processors again (X2).
+-- dispatch: makes letters from before the fan-out, whose records went through the processors again, letters of the
+-- destinations that want them, in one step (X2).
 --
 -- In one step they leave the index, and become letters of the destinations that want them, from where they are sent as
 -- any dead letter is: so each of them gets a record once. What failed again comes back as another letter of this epoch.

@@ -1,4 +1,5 @@
--- replay_end: a destination has its share of a replay (X3).
+-- replay_end: a destination has its share of a replay, and with it the history of the event times that this covers
+-- (X3).
 --
 -- @key pipeline     hash  status
 -- @key destination  hash  replayed: ranges of event times (microseconds) of which it has the history

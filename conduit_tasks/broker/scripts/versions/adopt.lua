@@ -1,4 +1,5 @@
--- adopt: from here on the pipeline runs under this version of its file.
+-- adopt: from here on the pipeline runs under this version of its file; destinations that it lacks are noted as having
+-- left.
 --
 -- @key version       hash   digest, topology (JSON, without secrets), destinations (JSON), since (microseconds), by; with
 --                           the pipeline
