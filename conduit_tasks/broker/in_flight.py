@@ -32,17 +32,19 @@ def in_flight(broker: Broker, destination: str) -> InFlight:
         return InFlight()
     import orjson
 
-    from conduit_tasks.broker.ranges import RangeSet
+    from conduit_tasks.broker.deliveries import delivery_state
 
     sealed, collected = broker.access.numbers("sealed", "collected")
-    cursor = int(state["cursor"])
+    delivery = delivery_state(state)
+    cursor = delivery.cursor
     pending = range(max(cursor, collected) + 1, sealed + 1)
     found = broker.access.read(*(("HMGET", broker.keys.micro_batch(m), "matched", "total", "bytes") for m in pending))
     records = whole = batches = 0
     for m, (text, total, size) in zip(pending, found):
         matched = orjson.loads(text).get(destination, 0) if text else 0
-        if matched:
-            done = RangeSet.parse(state.get("ranges")).count if m == cursor + 1 else 0
-            left = min(matched, int(total) - done)
+        # Of a divided micro-batch only records that the trigger matched are counted; otherwise all are.
+        divided = any(division.micro_batch == m for division in delivery.divisions)
+        left = min(matched, (matched if divided else int(total)) - delivery.confirmed_of(m))
+        if left:
             records, whole, batches = records + left, whole + int(size) * left // int(total), batches + 1
     return InFlight(records, whole, batches, max(0, collected - cursor))

@@ -17,8 +17,6 @@ from conduit_tasks.verify.scenario import draw
 from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.setting import set_up
 
-if TYPE_CHECKING:
-    pass
 
 
 def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False) -> Result:

@@ -52,6 +52,17 @@ def test_the_last_error_stands_until_something_is_confirmed(feed: Feed) -> None:
     assert outages(feed)["x"] is None
 
 
+def test_an_outage_is_over_once_a_replay_has_delivered(feed: Feed) -> None:
+    feed.sealed()
+    broker, token = feed.broker, feed.lease("x").token
+    broker.outages.note("x", token, "no", "one@host:1")
+    assert outages(feed)["x"] is not None
+    broker.replays.begin("x", "r", token, "made", generation="1", retention=60.0)
+    assert outages(feed)["x"] is not None
+    broker.replays.confirm("x", "r", token, 0, [(0, 1)], {"redelivered": 2})
+    assert outages(feed)["x"] is None
+
+
 def test_only_the_holder_of_the_lease_says_so(feed: Feed) -> None:
     feed.sealed()
     lease = feed.lease("x")

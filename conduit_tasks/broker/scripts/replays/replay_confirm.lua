@@ -34,6 +34,7 @@ for letter, outcome in pairs(cjson.decode(A.settled)) do
 end
 new_letters(K.dead, A.letters)
 count(K.destination, A.counts)
+redis.call('HSET', K.destination, 'confirmed_at', now)
 take(K.destination, A.state)
 progressed(K.lease)
 return taken(K.pipeline, K.destination)
