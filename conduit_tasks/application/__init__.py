@@ -1,4 +1,4 @@
-"""The program that a node's task starts: alone in its folder, which Python puts in front of its path."""
+"""Path of the program that a node's task starts; it is alone in its folder, which Python puts in front of its path."""
 
 from pathlib import Path
 

@@ -1,9 +1,8 @@
-"""The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`, or plain Python if the
-environment names a Spark Connect server (`SPARK_REMOTE`).
+"""The program of a node (`spark-submit app.py --pipeline P --node N --run R`, or plain Python with `SPARK_REMOTE`):
+runs it, says by an exit code how it ended, and writes JSON lines for the task log.
 
 It reads, processes or delivers, one micro-batch after the other, until the run has drained; small ones in a child
-process of its own. Arguments are ids only;
-everything else comes from the pipeline file and the broker.
+process of its own. Arguments are ids only; everything else comes from the pipeline file and the broker.
 
 Exit codes: 0 done · 3 the destination is unavailable and waits, cursor unmoved · 4 the pipeline is stopped or
 degraded · 5 somebody else holds the lease · 143 asked to end by SIGTERM, its lease given up · 1 anything else, which

@@ -1,4 +1,5 @@
-"""Values of rows in the types of a table's columns (Delta, Iceberg): exactly, or not at all.
+"""Fit of rows to the columns of a Delta or Iceberg table: what is missing, what is too narrow, and a cast that is exact
+or refused.
 
 Arrow's own cast refuses most of what does not fit. It says nothing where it leaves out fields of a struct, cuts digits
 off a fraction, or takes another number for a text.

@@ -1,4 +1,5 @@
-"""Rows of tables (Parquet, Delta) as records, and records as rows."""
+"""Rows of Arrow (Parquet, Delta, Iceberg, Spark) as records and back: JSON of types that JSON does not have, keys, two
+columns of one name."""
 
 from __future__ import annotations
 

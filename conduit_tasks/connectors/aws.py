@@ -1,4 +1,5 @@
-"""Options, clients and errors for the connectors of Amazon's services (and of compatible servers).
+"""Amazon's services, and servers like them, for `s3` and `sqs`: options, the chain of credentials, clients with limits
+of time, and which errors may pass.
 
 Credentials come from the options, or else from the usual chain: environment, shared files and `profile`, the role of
 the container or machine. They are never kept in a position, a state or a message.

@@ -1,4 +1,5 @@
-"""Contracts of connectors: sources and destinations.
+"""Contracts of connectors: what a source, a record-wise and a batch-wise destination promise, with `Spec`, `Option`,
+`Slice` and `Outcome`.
 
 A connector module offers `SOURCE`, `DESTINATION` or both: classes with a `Spec`. They are built with flat string
 settings (as in the file); the constructor checks them all and raises `ConfigError` naming the option.

@@ -1,4 +1,5 @@
-"""Several records in one request, with an outcome each (SEMANTICS C17).
+"""Several records in one request (`http`, `sqs`), an outcome for each: how long the first waits for others, and halves
+of a request that is refused (SEMANTICS C17).
 
 Records whose sends overlap share a request. A target without outcomes per record takes or refuses a request as a
 whole; a refused request is sent again in halves, so that only the record at fault is refused.

@@ -1,4 +1,5 @@
-"""Capabilities of sources: what some can do besides being planned, read and acked. A source inherits those that it has.
+"""Capabilities of sources beyond plan, read and ack: to wake a pipeline, to be read again by a replay, to list what
+there is, to be a queue, to hold one connection. A source inherits those that it has.
 
 ```python
 class Orders(Watchable, Replayable): ...

@@ -1,4 +1,5 @@
-"""Types of columns that lose something without a word (digits, a time of day, a zone), and what is wider than each.
+"""Column types of databases: values that one would store otherwise than given (digits, a time of day, a zone), the next
+wider type, and the type of a new column.
 
 A database rounds 1.555 in a `numeric(10,2)` and 0.123456789 in a `real`, and cuts a time off for a `date`. Here such a
 value does not fit. A type is widened within its family only: a column of whole numbers never becomes one of fractions

@@ -1,4 +1,5 @@
-"""Settings that an Airflow connection gives a connector: which, for each kind of connection (docs/connections.md).
+"""Settings that an Airflow connection gives a connector, by the connection's type; what the pipeline file sets wins
+(docs/connections.md).
 
 A connector says in its specification which connections it takes (`Spec(…, connection=POSTGRES)`). What the pipeline
 file itself sets wins over what the connection gives.

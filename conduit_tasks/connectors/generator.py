@@ -1,4 +1,5 @@
-"""Generated records, as of Conduit's `generator`, but always the same ones for the same position.
+"""`generator`: made-up records that come due at a rate, with Conduit's options, but always the same ones for the same
+position.
 
 Each value is a hash of the seed, the record's number and the field, so that a slice can be read anywhere, any
 number of times (invariant 3), and a micro-batch that is read again holds the same records.

@@ -1,4 +1,5 @@
-"""Connections that stay open from read to read (`capabilities.Held`), in the process of their source's node."""
+"""Connections that this process holds for its sources (`capabilities.Held`): all reads of one share it, and it is given
+the acks that were committed."""
 
 from __future__ import annotations
 

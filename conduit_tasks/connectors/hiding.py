@@ -1,4 +1,5 @@
-"""Hides secrets in what a program prints to which we gave them: its log, its errors."""
+"""Hides secrets that we gave to a program in its log and its errors, also as a URL or JSON has them, or line by
+line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records as changes of rows that a key tells apart, as destinations of tables make them."""
+"""Key of the row that a record writes or deletes in a table: from its payload or its key; a record that names none is
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Destinations whose plugins can take dead letters (`dead-letter-queue: {plugin: …}`)."""
+"""Destinations that can take dead letters (`dead-letter-queue: {plugin: …}`), and why the others cannot."""
 
 from __future__ import annotations
 

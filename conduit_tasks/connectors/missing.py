@@ -1,4 +1,5 @@
-"""Data that was planned and cannot be read any more: a file that was shortened, an object that was removed.
+"""Data that was planned and is removed, replaced or shortened when it is read: an error with the commands to go on, or
+passed over and counted (`missing: skip`).
 
 By default that is an error, which names what to do; with `missing: skip` it is passed over, logged and counted.
 """

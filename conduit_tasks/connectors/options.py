@@ -1,4 +1,5 @@
-"""Checks a plugin's settings: every message names the plugin, the option and what to write instead."""
+"""Checks a plugin's settings, and reads numbers, durations, sizes and lists: every message names the plugin, the option
+and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Meaning of an answer for a record: delivered, refused or failed (SEMANTICS T6).
+"""Rules of outcomes: which HTTP statuses and exceptions are delivered, refused or failed (SEMANTICS T6), and the error
+class of a dead letter.
 
 *Failed* may recover, and is retried: no connection, time-outs, 408, 425, 429 and 5xx. *Refused* is an answer that a
 retry cannot improve (401, 400, a redirect that nobody follows): it completes the send, and is a nack unless `refused:

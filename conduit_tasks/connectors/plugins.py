@@ -1,4 +1,5 @@
-"""The value of `plugin`: Conduit's reference `[kind:]name[@version]`."""
+"""The value of `plugin`, Conduit's reference `[kind:]name[@version]`: its parts, and whether two name the same
+plugin."""
 
 from __future__ import annotations
 

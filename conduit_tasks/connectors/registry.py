@@ -1,4 +1,5 @@
-"""Connectors by name: this project's, and those that others add through the entry point `conduit.connectors`.
+"""Connectors by name: this project's, and those of the entry point `conduit.connectors`; also when a source is acked,
+and how long micro-batches stay because of a queue.
 
 Importing this module imports no connector; asking for one imports its module.
 """

@@ -1,4 +1,5 @@
-"""Rows for a batch-wise destination, the numbers that some of them have, and the shard that they may belong to."""
+"""Rows as a batch-wise destination gets them: their shard, what of it is confirmed, and numbers by which rows that were
+written before are left out (SEMANTICS O5)."""
 
 from __future__ import annotations
 

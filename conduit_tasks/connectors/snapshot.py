@@ -1,4 +1,5 @@
-"""Rows of tables as they are, read by their keys, micro-batch by micro-batch (`postgres`, `mysql`)."""
+"""Snapshot of tables (`postgres`, `mysql`): one table after the other, its rows in the order of the key, within the
+limits of a micro-batch."""
 
 from __future__ import annotations
 

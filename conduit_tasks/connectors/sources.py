@@ -1,4 +1,5 @@
-"""Source connectors of a pipeline, as every step of a micro-batch opens them."""
+"""Sources of a pipeline as its steps open them: connections kept between two questions, the metadata that the records
+of a slice share, `cloudevents.*` of the settings."""
 
 from __future__ import annotations
 

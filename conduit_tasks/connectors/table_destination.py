@@ -1,5 +1,5 @@
-"""What destinations of a database's tables share: rows by key or appended, in tables that the records name, one
-transaction per write (`postgres`, `mysql`)."""
+"""Base of the destinations `postgres` and `mysql`: table and key of each record, upsert or append, unknown fields, one
+transaction per write, rows that come again left out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What connectors of tables share: marks of changes that sources of databases set, option `schema`, and, of those that
-add commits to a table of files (Delta, Iceberg), the attempts at a commit."""
+"""Options and marks that connectors of tables share: `schema` (evolve, freeze, quarantine), deletes that empty a table,
+and repeated attempts at a commit (Delta, Iceberg)."""
 
 from __future__ import annotations
 

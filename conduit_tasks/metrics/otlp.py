@@ -1,5 +1,6 @@
-"""Samples sent by OTLP over HTTP. OpenTelemetry's own variables set the endpoint, the headers and the names
-(`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
+"""Sends the figures by OTLP over HTTP, again and again; the next time makes up for one that failed. OpenTelemetry's own
+variables set the endpoint, the headers and the names (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`,
+`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
 
 Counters and histograms are cumulative. Their start time is sent as 0 (unknown): they are the broker's, and older than
 this process.

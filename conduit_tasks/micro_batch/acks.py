@@ -1,4 +1,5 @@
-"""`acks.<source>`: tells the source how far everything is confirmed, and collects what no cursor needs.
+"""`acks.<source>`: acks and collects again and again while a run's destinations deliver, and says at the end whether
+another run is to follow at once.
 
 Acts on the broker's state alone, so it is right whatever happened to the run before it.
 """
@@ -36,11 +37,11 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
 
 
 def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], None]) -> dict[str, Any]:
-    """Acks and collects again and again while the run's destinations deliver, and once after them (DESIGN "One run").
-    Returns the same as `ack_source`, with "collected" as a number of micro-batches, and adds "again": reason for a run
-    that is to follow at once, or ""; "began": time at which this run began; "left": records that the following run may
-    read (None: no limit); "left_out": reason why the source could not be asked the last time ("": it could; None: it
-    was not in this run). Calls `look` every `LOOK` seconds."""
+    """Acks and collects again and again while the run's destinations deliver, and once after them
+    (docs/architecture.md, "One run"). Returns the same as `ack_source`, with "collected" as a number of micro-batches,
+    and adds "again": reason for a run that is to follow at once, or ""; "began": time at which this run began; "left":
+    records that the following run may read (None: no limit); "left_out": reason why the source could not be asked the
+    last time ("": it could; None: it was not in this run). Calls `look` every `LOOK` seconds."""
     from conduit_tasks.micro_batch.at_work import ACKS, may_read
     from conduit_tasks.micro_batch.draining import Draining
 

@@ -1,4 +1,5 @@
-"""Messages between the nodes of a run: that a node is at work, and that it has ended and how (DESIGN "One run")."""
+"""Messages between the nodes of a run: that a node is at work, and that it has ended and how (docs/architecture.md,
+"One run")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keeps the marks beside the manifests up to date (SEMANTICS X7).
+"""Marks of a node: when they are written, whether Redis knows less than one of them, and what they prove to be done, so
+that it may be collected (SEMANTICS X7).
 
 A destination's mark is written when a delivery ends and every half minute of a long one; a source's before it is told
 something, and when its ack is given. Nothing is collected before marks prove that it is delivered and acked. So if

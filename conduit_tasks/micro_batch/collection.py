@@ -1,4 +1,5 @@
-"""Removes micro-batches that nobody needs any more: delivered, acked and past their retention (invariant 6)."""
+"""Removes micro-batches that are delivered, acked, past their retention and proven by marks (invariant 6); for how long
+a step or a redelivery holds them back."""
 
 from __future__ import annotations
 

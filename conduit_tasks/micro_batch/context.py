@@ -1,4 +1,5 @@
-"""Context that every step works with: the pipeline, its broker, its spool."""
+"""Context of every step: a pipeline opened, with its broker, spool, sources and dead letters; and the check that one
+version makes a micro-batch (invariant 3)."""
 
 from __future__ import annotations
 

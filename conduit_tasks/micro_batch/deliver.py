@@ -1,4 +1,5 @@
-"""`destinations.<id>`: drains sealed micro-batches in order from the destination's cursor, under its lease.
+"""`destinations.<id>`: drains sealed micro-batches in order from the destination's cursor, under its lease; a cleared
+task sends again what its run had delivered.
 
 The driver walks the micro-batches; each is delivered by one executor task, or one for each of its shards
 (`delivery.parallelism`), which confirms to the broker itself. Several may be under way together (`together`).

@@ -1,4 +1,5 @@
-"""Delivery of one micro-batch to one destination, as an executor does it."""
+"""Delivery of one micro-batch to one destination, as an executor does it: only what is not confirmed yet, in a child
+process if a record may kill its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether several tasks deliver a micro-batch to a destination, and what they answer together (ADR 27)."""
+"""Division of a micro-batch among several tasks of a destination: whether, into how many, and what they answer together
+(ADR 27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Draining of a run: its nodes work side by side, and wait for each other until nothing is left (DESIGN "One run").
+"""Draining of a run, whose nodes work side by side: when one opens a micro-batch, waits for others, or ends because
+nothing is left (docs/architecture.md, "One run").
 
 Each node is a task of the run that works through micro-batches: sources open and read the next one while destinations
 deliver the one before, within the lag budget. The bell wakes a node that waits; a node ends when the nodes before it

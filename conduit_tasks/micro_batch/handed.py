@@ -1,4 +1,4 @@
-"""Airflow's connections on their way from a driver to its executors.
+"""Airflow's connections on their way from a driver to its executors, sealed by a key that is in Redis.
 
 An executor cannot ask Airflow: it may run on a machine without it, in a process that the driver did not start. So the
 driver sends them along with the work, sealed: what Spark sends, keeps or shows of the work cannot be read without the

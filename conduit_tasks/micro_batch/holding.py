@@ -1,4 +1,5 @@
-"""Holds the connection of a source in the process of its node, from its first read to its last ack (ADR 28)."""
+"""Lease and end of a source that is held (ADR 28): one node alone has its connection, from its first read to its last
+ack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pace of the looks at sources: often after something new, ever more seldom after nothing."""
+"""Times at which a run asks its sources again: soon after something new, ever later after nothing, in full every ten
+seconds."""
 
 from __future__ import annotations
 

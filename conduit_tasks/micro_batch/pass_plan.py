@@ -1,4 +1,5 @@
-"""A pass of one node over rows: what it is to do, how a piece of it is read, and the result of a piece."""
+"""A pass of one node over rows: what it is to do, how a piece of it is read, the result of a piece, and when it
+isolates poison."""
 
 from __future__ import annotations
 

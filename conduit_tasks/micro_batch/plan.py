@@ -1,4 +1,5 @@
-"""`plan`: decides what this run has to do. Returns the unsealed micro-batch, or opens the next within its limits."""
+"""`plan`: returns the unsealed micro-batch or opens the next one, puts a changed file in force, leaves out sources that
+fail, and names what is left to deliver or ack."""
 
 from __future__ import annotations
 

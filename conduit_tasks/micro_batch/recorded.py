@@ -1,4 +1,5 @@
-"""Writes the ledger beside the deliveries (SEMANTICS X5).
+"""Writes the ledger beside the deliveries: a tally for each attempt, and what a killed one had confirmed, entered by
+the next holder (SEMANTICS X5).
 
 The ledger is bookkeeping: if it cannot be written, that is logged and the delivery goes on. An attempt that was killed
 writes nothing; what it had confirmed is entered by the next holder of the destination's lease.

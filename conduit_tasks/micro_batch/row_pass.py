@@ -1,4 +1,5 @@
-"""One pass over rows in an executor: number, process, evaluate the triggers, write the spool file.
+"""One pass over rows in an executor: number, process, evaluate the triggers, write the spool file and the rows that
+failed.
 
 Called by the read and the process step for each of their pieces; only counts go back to the driver.
 """

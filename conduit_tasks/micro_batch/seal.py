@@ -1,4 +1,5 @@
-"""Seals: votes, stores the dead letters, writes the manifest, tells the broker (docs/architecture.md).
+"""Seals: votes, stores the dead letters, tells the handlers of records that end here, writes the manifest, tells the
+broker (docs/architecture.md).
 
 Pure Python, no Spark: any process that finds everything staged does it, a Spark application or the operator.
 """

@@ -1,4 +1,5 @@
-"""Size of a micro-batch's work, as far as it is known beforehand, and whether it is small.
+"""Size of a micro-batch's work, as far as it is known beforehand, whether it is small, and Spark's start ahead of work
+that is not.
 
 Spark costs 45 to 300 ms for each job, and a JVM where there is none. Small work does without: a child process of the
 node's application does it (`spark.local`). It is one process, so work is small only if dividing it would gain less.

@@ -1,4 +1,5 @@
-"""Tells a source how far everything is confirmed: at a destination, or sealed (`ack-on`; SEMANTICS C11, C12)."""
+"""The next ack of a source: up to what is delivered everywhere, or sealed (`ack-on`); noted before the source hears of
+it, tried again, or a stop (SEMANTICS C11, C12)."""
 
 from __future__ import annotations
 

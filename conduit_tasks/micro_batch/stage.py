@@ -1,4 +1,5 @@
-"""Common steps of reading and processing: run a pass over pieces, stage the result."""
+"""Common steps of reading and processing: run a pass over pieces, sum them up, check that no record is unaccounted for,
+stage the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Waiting of a node for the others of its run, by the broker's bell."""
+"""Waiting of a node by the broker's bell: how long it lingers in a run that lasts, and when it gives way to the next
+run or a stop."""
 
 from __future__ import annotations
 

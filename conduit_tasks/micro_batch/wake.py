@@ -1,4 +1,5 @@
-"""Cheap looks for work between two times of a pipeline's schedule, and the pace of its wake-ups.
+"""Cheap looks for work between two times of a pipeline's schedule, or for a run that should last and is over, and the
+pace of wake-ups.
 
 A look sees a level, not an event: records past the planned positions, and micro-batches that are read and not
 delivered. So a lost wake-up comes again, and one that comes twice finds nothing to do.

@@ -1,4 +1,5 @@
-"""Works through the micro-batches of a run with one node, and tries a destination again that is down.
+"""Works through the micro-batches of a run with one node, tries a destination again that is down, and reports how far
+the node is.
 
 It is what a node's Spark application does, wherever its rows are worked on.
 """

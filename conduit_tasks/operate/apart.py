@@ -1,4 +1,5 @@
-"""Tries a record in a process of its own, within a time: whatever a processor does, the caller goes on."""
+"""Starts and ends the process in which a record is tried, within a time and with a bound on what it says: whatever a
+processor does, the caller goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is asked of the process that tries a record."""
+"""A question to the process that tries a record: the record or where it lies, where it enters, a changed file, and what
+it may reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who waits for whom in a pipeline: one rule, for `conduit status`, the API and the pages."""
+"""The bottleneck of a pipeline, the node that others wait for, and why: one rule, for `conduit status`, the API and the
+pages."""
 
 from __future__ import annotations
 

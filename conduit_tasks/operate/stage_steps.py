@@ -1,4 +1,4 @@
-"""What the processors that follow a stage make of its last records: each step, with the record before and after it.
+"""Way of a stage's last records through the processors that follow it: each step, with the record before and after it.
 
 What they made in the run is kept nowhere, but for what the last one of a section made. So they run again, by the file
 in force, a record at a time: as in a trial, in a process of its own.

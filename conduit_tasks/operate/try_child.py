@@ -1,4 +1,5 @@
-"""The process in which a record is tried: reads what is asked from stdin, writes an object for each step to stdout.
+"""The process in which a record is tried: reads the question from stdin, keeps out of the network, bounds its memory,
+and writes an object for each step to stdout.
 
 Started by `operate.apart`, which ends it when its time is over.
 """

@@ -1,4 +1,5 @@
-"""What a pipeline's file makes of one record, step by step: each processor, each trigger, what would be sent.
+"""Way of one record through a pipeline's file, step by step: each processor, each trigger, what would be sent, and the
+place in the file where it fails.
 
 To be run in a process of its own (`operate.apart`): processors run code of users, which may not come to an end.
 """

@@ -1,5 +1,5 @@
-"""Names of pipelines and nodes: what an id is made of, and the safe names that Airflow gets (DESIGN "Airflow's names");
-the broker keeps the original."""
+"""Names of pipelines and nodes: what an id is made of, and the safe names of their DAGs and tasks in Airflow; the
+broker keeps the original."""
 
 from __future__ import annotations
 

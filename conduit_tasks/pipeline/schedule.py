@@ -45,7 +45,7 @@ def is_continuous(pipeline: Pipeline) -> bool:
 def parse_schedule(text: str) -> Schedule:
     """Reads `*/5 * * * *`, `@hourly`, `30s`, `@continuous` or `none`. Raises ConfigError naming what is wrong.
 
-    `seconds` of `@continuous` is 60: the bound of a drain there (DESIGN "One run").
+    `seconds` of `@continuous` is 60: by then another run is under way (docs/architecture.md, "One run").
     """
     text = text.strip()
     if text == "none":

@@ -1,5 +1,6 @@
-"""Cross checks of one pipeline, beyond the checks of single keys (SEMANTICS C1, C6, B8, O). Each finding has a stable
-code, a place and a hint."""
+"""Checks of a pipeline that need no plugin: ends, ids, schedule, wake, handlers, nack windows, `durability`, keys of
+the wrong side; and Conduit's renamed keys (SEMANTICS C1, C6, B8, O). Each finding has a stable code, a place and a
+hint."""
 
 from __future__ import annotations
 

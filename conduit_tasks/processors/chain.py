@@ -1,4 +1,5 @@
-"""The record-wise processors of a section in one pass over its records."""
+"""A section's record-wise processors in one pass over its records: conditions, derived records, nacks; and how
+processors over DataFrames cut a section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records that processors derive from one (`split`, `clone`, a function's list), counted in bytes as they are made.
+"""Records that processors derive from one (`split`, `clone`, a function's list), counted in bytes as they are made, and
+refused where they are too many.
 
 They stay together up to the ack of their position, so one record may become `DERIVED_BYTES` at most (SEMANTICS C13).
 """

@@ -1,4 +1,4 @@
-"""Common base of processors that ask a language model: the key, the text that is sent, the answer."""
+"""Common base of processors that ask a language model: where the key comes from, the text that is sent, the answer."""
 
 from __future__ import annotations
 

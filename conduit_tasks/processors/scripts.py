@@ -1,4 +1,4 @@
-"""Scripts that processors run."""
+"""Loads the script that `dedupe` runs."""
 
 from __future__ import annotations
 

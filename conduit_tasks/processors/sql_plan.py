@@ -1,4 +1,5 @@
-"""Effects of a statement on the identity of records, by Spark's text of the analysed plan (EXPLAIN EXTENDED).
+"""Refuses a statement that loses track of which record a row is, and says which columns it leaves as they are, by
+Spark's text of the analysed plan (EXPLAIN EXTENDED).
 
 That text is the same from a local context and from a Connect server, and nothing is run for it. Its form: a node per
 line, indented by three columns per level; a node's subqueries are indented by six columns. A plan that is not

@@ -1,4 +1,5 @@
-"""Weighs derived records: a block of a chain ends when they are enough."""
+"""Bytes of derived records in a chain over columns (`columns`): when a block has enough of them, and when a record has
+too many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenCDC record as a Python object, used wherever single records are handled.
+"""The OpenCDC record as a Python object, its stable id, and its form as JSON; used wherever single records are handled.
 
 Data is either *raw* (`bytes`) or *structured* (a `dict`); `None` if there is none (OpenCDC, "Data").
 """

@@ -1,4 +1,4 @@
-"""Fields by which records may be looked for (`index` of the pipeline file)."""
+"""Fields by which records may be looked for (`index` of the pipeline file), and why others may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Durations and sizes as people write them: seconds from `200ms`, `1h30m`, `PT0.2S`; bytes from `256MiB`, `10MB`."""
+"""Durations, sizes and rates as people write them: seconds from `200ms`, `1h30m`, `PT0.2S`; bytes from `256MiB`,
+`10MB`; `100/s`, `5/h`."""
 
 from __future__ import annotations
 

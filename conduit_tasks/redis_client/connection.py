@@ -1,4 +1,5 @@
-"""Redis connections, which are made only here, and the check that a server keeps the data it is given (T1).
+"""Redis connections, made only here: forms of the URL, limits of time, errors without a password; and the check that a
+server keeps the data it is given (T1).
 
 Every option has its reason beside it.
 """

@@ -1,4 +1,5 @@
-"""Lua scripts as typed calls: a script's header is its contract, checked when it is loaded.
+"""Lua scripts as typed calls: a script's header is its contract, checked when it is loaded, and says whether a full
+Redis refuses it.
 
 A package that runs scripts has a folder `scripts/` with a file for each, or with folders of files. A script is known by
 its name alone: in messages, in Redis' own log, and here. In front of its text stands that of `prelude.lua`, and of the

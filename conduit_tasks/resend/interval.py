@@ -1,4 +1,5 @@
-"""Request for a replay, and the event time of a record (SEMANTICS X3)."""
+"""Request for a replay: times as people write them, destinations, which records; and the event time of a record
+(SEMANTICS X3)."""
 
 from __future__ import annotations
 

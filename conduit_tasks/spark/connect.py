@@ -1,4 +1,5 @@
-"""Jobs on a Spark Connect server that runs already: no JVM is started, and its Python workers are warm.
+"""Jobs on a Spark Connect server that runs already: sessions that are found again, with warm Python workers, and the
+end of a job that a dead driver left.
 
 Sessions are found again, not stored: their ids are made of the installation, the pipeline, the user's code and a number
 that is counted up if the server has closed a session (an hour idle by default). Each session has Python workers of its

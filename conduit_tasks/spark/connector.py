@@ -1,4 +1,5 @@
-"""`spark`: any format that Spark's session knows, by its options. Works in the driver, where the session is.
+"""`spark` as a source and a destination: any format of Spark's session, read in the order of a column that only grows,
+page by page, and appended to. Works in the driver, where the session is.
 
 This module is light: Spark is imported when there is something to read or write (docs/connectors/spark.md).
 """

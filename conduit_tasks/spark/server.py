@@ -1,4 +1,5 @@
-"""A Spark Connect server of one's own: `python -m conduit_tasks.spark.server --port 15002`.
+"""A Spark Connect server of one's own, started again if it ends or hangs: `python -m conduit_tasks.spark.server --port
+15002`.
 
 It is started by Spark's own submit, with the class-data archive if there is one, on loopback by default; its token
 comes from the environment. If it ends, it is started again at the same address, with growing pauses; so is a server

@@ -1,4 +1,5 @@
-"""Jobs of an application: its only interface to Spark.
+"""Jobs of an application, its only interface to Spark: which of them a child process does, a Spark context or a Connect
+server, and when Spark's start begins.
 
 One small port has two implementations in Spark: a Spark context of this process's own (`plain`), or a Spark Connect
 server that runs already (`connect`), if the environment names one as Spark itself reads it

@@ -1,4 +1,5 @@
-"""Marks: Redis' state of a cursor or an ack, kept beside the manifests so that its loss can be repaired (SEMANTICS X7).
+"""Files of marks, by which a loss of Redis' state of a cursor or an ack is repaired: which mark of a node counts, and
+up to which micro-batch (SEMANTICS X7).
 
     <spool>/<pipeline>/checkpoint/<node>-<token>.json      node: destinations.<id> or acks.<source>
     <spool>/<pipeline>/checkpoint/collected-<m>.json       files up to micro-batch m may be gone: nobody needed them

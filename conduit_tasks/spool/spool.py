@@ -1,4 +1,5 @@
-"""The spool: micro-batches are written, described, read and collected here (docs/architecture.md, "The spool")."""
+"""Files of a pipeline's micro-batches: their folders, reading in bounded parts with checksums, the sealed manifest that
+counts, and a removal that readers survive (docs/architecture.md, "The spool")."""
 
 from __future__ import annotations
 

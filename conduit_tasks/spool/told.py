@@ -1,4 +1,5 @@
-"""What a connector was told of its life: that it is new, and with which settings. Stored beside the micro-batches.
+"""Note of what a connector was told of its life: that it is new, and with which settings. Stored beside the
+micro-batches.
 
     <spool>/<pipeline>/told/<node>.json      {"<connector's own name>": what is kept of the settings, or null: deleted}
 

@@ -30,8 +30,8 @@ def command(layout: Layout) -> list[str]:
     """Makes the folders and returns the command that starts the server: append-only, nothing evicted, on a Unix socket
     that only the owner can open.
 
-    `everysec`: data of the last second that Redis loses are found again in the spool and the sources (DESIGN). If there
-    is a gateway, `fsync_always` follows.
+    `everysec`: data of the last second that Redis loses are found again in the spool and the sources
+    (docs/operations.md, "Redis"). If there is a gateway, `fsync_always` follows.
     """
     layout.prepare_redis()
     options = {

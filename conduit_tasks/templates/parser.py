@@ -1,4 +1,5 @@
-"""Templates compiled once into Python closures; nothing is parsed or looked up by name while records flow.
+"""Parser of templates: tokens become closures once, with blocks, variables, and the parts of a record that are looked
+at; nothing is parsed or looked up by name while records flow.
 
 An expression becomes `f(dot, env)`: `dot` is the value of `.`, `env` the variables by number, `env[0]` being `$`.
 A node becomes `f(dot, env, out)`, which appends text to `out` and returns None, or BREAK or CONTINUE.

@@ -1,4 +1,5 @@
-"""Processes of the simulated world, and the faults that may happen to them."""
+"""Names and rates of the faults that may happen to a process, a fault that is aimed at one operation, and the state of
+a process; `world` carries them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of faults: the moments at which a crash or a pause hurts most."""
+"""List of the moments at which a crash or a pause hurts most; a seed draws three of them."""
 
 from __future__ import annotations
 

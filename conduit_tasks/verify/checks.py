@@ -1,4 +1,5 @@
-"""Checks of the state that a history leaves behind (`account`), seen from outside."""
+"""Account of every event at the end of a history (`account`), seen from outside: loss, order, repetitions, dead
+letters, counters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Patches that put the product into a `World`: operations on Redis and on files are its points, waits and clocks are
-the world's.
+"""Patches that put the product into a `World`: clocks, event loops, threads and forked children; those of Redis, of
+files and of random names are in modules of their own.
 
 Only stable interfaces are patched: Redis commands, `os` calls, `time`, event loops. None of the product's own control
 flow is replaced, except threads that only keep leases alive: in the world nothing runs in parallel.

@@ -1,4 +1,5 @@
-"""One seed: its scenario runs under faults, then without them until drained, then every event is accounted for."""
+"""Course of one seed: runs under faults, then without them until drained, then an account of every event, and how many
+repetitions its interruptions explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed: lives its history on a Redis of its own, and returns what was found."""
+"""Runs one seed: makes its folder, empties its Redis, lives its history, and returns the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Actions of the operator, and faults of Redis and of the machine: everything that no task does."""
+"""Actions of the operator (stop, start, fix, change the file), and faults of Redis and the machine: Redis forgets, is
+full or an older copy, clocks jump, power fails, a file vanishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Calls that must change nothing: how each is tried, and what is compared."""
+"""Trial of calls that must change nothing: the error that each is to raise, and every key of the broker as it was
+before."""
 
 from __future__ import annotations
 

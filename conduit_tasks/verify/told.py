@@ -1,4 +1,4 @@
-"""What the tasks of a destination have told of each micro-batch: the cursor moves over nothing that was not told."""
+"""Check for a destination of several tasks: its cursor moves over nothing that they have not told (invariant 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Invariants that are checked while a history goes on, beside the calls that could break them."""
+"""Checks of invariants while a history goes on, beside the calls that could break them: plans, stages, votes, confirms,
+acks, removals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A simulated world in which processes run one at a time, on a clock of its own, and die at points that a seed draws.
+"""The simulated world: at each operation on Redis or files a seed has the process go on, die, stand still or send
+twice, or cuts the power, on a clock of the world's own.
 
 Every task of a run is an *actor*: a thread that runs the product's own code and hands over at its *points*, the
 operations on Redis and on files. Only one actor moves at a time and every choice comes from one seeded generator, so

@@ -1,4 +1,4 @@
-"""Open resources of this process: threads, sockets and other file descriptors."""
+"""Check that a connector leaves nothing open: threads, sockets and other file descriptors of this process."""
 
 from __future__ import annotations
 

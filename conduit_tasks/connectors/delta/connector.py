@@ -1,4 +1,5 @@
-"""Delta tables, by delta-rs: a source of the rows that versions add, and a destination that appends effectively once.
+"""`delta` as a source: first the table as it is, then the files that each version adds, cut into slices; a version that
+updates or deletes rows (`on-change`).
 
 This module is light: the code that reads and writes is imported when it is needed (docs/connectors/delta.md).
 """

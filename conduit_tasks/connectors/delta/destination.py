@@ -1,4 +1,5 @@
-"""Appends records to a Delta table, one commit per write."""
+"""`delta` as a destination: makes the table, adds columns, and commits once per write, with the number of the last row,
+so that rows that come again are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Commits of a Delta table, as far as a reader of its additions needs them (Delta protocol, "Actions")."""
+"""Log of a Delta table, as its source reads it (Delta protocol, "Actions"): files that a version adds, whether it
+removes rows, and tables that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reading files of a Delta table as records."""
+"""Rows of one file of a Delta table as records, with the values of the partition columns, which the file does not
+hold."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Wider columns of a Delta table. The library changes no type in place, so the table is written anew, in one commit
-that is valid only on the version that was read."""
+"""Wider columns of a Delta table: whether it may be written anew for them, and how that is done and given up. The
+library changes no type in place, so the table is written anew, in one commit that is valid only on the version that was
+read."""
 
 from __future__ import annotations
 

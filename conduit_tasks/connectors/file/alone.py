@@ -1,4 +1,5 @@
-"""One process alone writes a file, or a folder of files."""
+"""Refusal of a second writer: a process that finds a file or folder locked closes what it has opened, and is
+Unavailable."""
 
 from __future__ import annotations
 

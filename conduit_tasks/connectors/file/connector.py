@@ -1,4 +1,5 @@
-"""Files: read line by line or row by row, appended to record by record (docs/connectors/file.md).
+"""`file` as a source: files that only grow, in the order of their names; which one waits for another, and what becomes
+of a replaced or removed one (docs/connectors/file.md).
 
 This module is light: the code that reads and writes is imported when it is needed.
 """

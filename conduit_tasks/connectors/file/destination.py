@@ -1,4 +1,5 @@
-"""A file destination: appends whole records, and cuts the file back to exactly the confirmed ones."""
+"""`file` as a destination: appends whole records, durably, cuts the file back to exactly the confirmed ones, and
+refuses a file that is not the one of its state."""
 
 from __future__ import annotations
 

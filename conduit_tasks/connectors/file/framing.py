@@ -1,4 +1,4 @@
-"""Bounds of the records in a file's bytes, found for a whole chunk at a time.
+"""Bounds of the records in a file's bytes, found for a whole chunk at a time: lines, and rows of CSV with their quotes.
 
 Planning and reading use the same framing, so that the planned records are the ones read. A chunk begins at a record's
 beginning, and each record is framed by its own bytes alone: chunks may be cut differently each time.

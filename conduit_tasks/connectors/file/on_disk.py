@@ -1,4 +1,5 @@
-"""Source files on disk: their names, the checksum that guards a position in one, and the start of its records."""
+"""Source files on disk: which ones a glob finds, under which name, the checksum that guards a position, the life of a
+replaced file, and where its records start."""
 
 from __future__ import annotations
 

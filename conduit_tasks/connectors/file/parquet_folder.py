@@ -1,4 +1,5 @@
-"""A folder of Parquet files that can be reset to exactly what was confirmed.
+"""Folder of Parquet files of one task: files that are named in a ledger before they exist, folders by the values of
+`partition-by`, and removal of what was not confirmed.
 
 Each write makes new files, one per partition: `[<field>=<value>/…]<name>-<number of the write>.parquet`, and numbers
 only grow. The files of a write are named in a ledger (`.<name>.conduit`) before the first of them exists; `open`

@@ -1,4 +1,5 @@
-"""Reading a slice of a file as Arrow batches, without Python per record for text and JSON Lines."""
+"""Reads a slice of a file as Arrow batches, without Python per record for text and JSON Lines; finds lines that are no
+JSON objects, and the keys of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Detection of files that somebody may still be writing, by watching them and not by clocks.
+"""Detection of files that somebody may still be writing (`settle`): by watching them and not by clocks, and by what
+earlier plans of this machine saw.
 
 A file's times come from its server, whose clock may be far from this machine's: by these times a line that is being
 written looks old. So a torn end counts only once this machine has seen the file unchanged for `settle` seconds, by its

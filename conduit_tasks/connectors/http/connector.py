@@ -1,4 +1,5 @@
-"""`http`: one request per record, with an outcome each (SEMANTICS T6, T8).
+"""`http` as a destination: body and headers of each request, one record or several in it, the idempotency header, one
+more try after a refused token (SEMANTICS T6, T8).
 
 Required: `url`. Common options: `method` (POST), `headers.<Name>`, `body` (`payload`: the record's own data;
 `opencdc`: the whole record as JSON; `cloudevents-…`: a CloudEvent), `auth.bearer`, `auth.oauth2.*`. Every request

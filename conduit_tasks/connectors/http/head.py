@@ -1,4 +1,5 @@
-"""Heads of the `http` connector's requests: the part that all share, and checks of headers."""
+"""Heads of the `http` connector's requests: what all share, the number of a record in an index pipe, and a check that
+no header decides where a request ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests to any origin, by a client for each (`client.py`)."""
+"""HTTP clients for requests to any origin, as processors make them: one for each origin, of which those used least
+recently are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Outcomes of records by their HTTP answers, or the lack of one (SEMANTICS T6)."""
+"""Outcome of one HTTP answer, or of none: `retry-on`, redirects, what the message quotes, and the seconds of
+`Retry-After` (SEMANTICS T6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`http` as a source: polls a URL for pages of records, from cursor to cursor.
+"""`http` as a source: polls pages of a URL from cursor to cursor; how the next one is found, what is new on the last
+one, and that no link leads to another origin.
 
 The end of a page is known only after it was read, so slices are open (docs/adr/0007-open-slices.md). A page that is
 read again from the same cursor should hold the same records; if it holds more, those are read with it.

@@ -1,4 +1,5 @@
-"""Columns of an Iceberg table: made of the first values, added for new fields, and filled with rows.
+"""Columns of an Iceberg table: made of the first values, added for new fields, widened as `schema` says, and filled
+with rows.
 
 Iceberg has no column without a type, so a field whose values have none yet (null, an empty list or map) gets no column.
 """

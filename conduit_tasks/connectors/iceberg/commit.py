@@ -1,4 +1,5 @@
-"""One commit of an Iceberg table, with the marks that say whose rows it holds and up to where."""
+"""Transaction of an Iceberg table that is valid only on the table as it was read: before the library makes it again
+behind others, it is asked whether the rows are there by then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iceberg tables, by pyiceberg: a destination that appends, or upserts by key, effectively once.
+"""Names the only side of the connector `iceberg`, its destination.
 
 This module is light: the code that writes is imported when it is needed (docs/connectors/iceberg.md).
 """

@@ -1,4 +1,5 @@
-"""Writes records to an Iceberg table, one commit per write."""
+"""`iceberg` as a destination: makes the table, and appends rows, or replaces and deletes them by key, in one commit per
+write, which is tried again after another writer's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Marks of what a commit holds, as properties of the table that are set by the same commit (ADR 35).
+"""Marks by which rows that come again are left out: the number of the last row, or how far a shard is, as a property of
+the table that the rows' own commit sets (ADR 35).
 
 Snapshots are expired by the table's maintenance, properties are not.
 """

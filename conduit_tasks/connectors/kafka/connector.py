@@ -1,4 +1,4 @@
-"""`kafka`: topics as a source and as a destination, through librdkafka.
+"""Names both sides of the connector `kafka`, with an example of each.
 
 The extra `kafka` brings the client: `pip install 'conduit-tasks[kafka]'`. Options of
 Conduit's connector keep their names.

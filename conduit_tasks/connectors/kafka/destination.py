@@ -1,10 +1,11 @@
-"""Kafka as a destination: idempotent, an outcome per record from its delivery report (SEMANTICS C17, invariant 10).
+"""Kafka as a destination: an idempotent producer; remembers what was confirmed of a write that failed, refuses topics
+that are not there, uses transactions if asked (SEMANTICS C17, invariant 10).
 
 Without a transaction, a chunk that fails may be written in part. Records that the reports confirmed are remembered and
 not sent again when the engine halves or repeats the chunk, except those behind a record that failed in the same
 partition: they are sent again after it, so that the last message of each record is in order.
 
-With `guarantee: effectively-once` a chunk and the number of its last row are one transaction (see `kafka_index`).
+With `guarantee: effectively-once` a chunk and the number of its last row are one transaction (see `index`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A consumer group as a store of offsets: the partitions and offsets that can be read, the committed offsets, and
-committing (B1).
+"""A consumer group as a store of offsets (B1): partitions and offsets that can be read, those that are committed, and
+committing, which fails if consumers have joined the group.
 
 The group is never joined, so no rebalance can take a partition away in the middle of a micro-batch. Leases of ours
-decide which consumer reads a partition (`kafka_share`).
+decide which consumer reads a partition (`share`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in Kafka: effectively-once (B8).
+"""Transactions for effectively-once (B8): a chunk and the number of its last row, kept in Kafka, are one, and earlier
+producers are fenced (receiver of a monotonic pipe, SEMANTICS O5).
 
 A chunk and the number of its last row are one transaction. The number is kept as a committed offset: of partition 0 of
 the index topic, by a group named for pipeline, destination and epoch. The transactional id is the destination's own:

@@ -1,4 +1,5 @@
-"""Reads a range of offsets of one partition, and turns messages into records.
+"""Reads a range of offsets of one partition, and makes records of messages (tombstones, headers); what retention has
+removed is an error, or passed over (`on-lost`).
 
 A range ends by position, never by count: compaction and transactions leave holes in it. Only committed messages are
 read, up to the end that `plan` fixed at or below the last stable offset, so that reading again gives the same.

@@ -1,4 +1,5 @@
-"""Outcome of each message that was sent, from its delivery report (invariant 10: never a count)."""
+"""Outcome of each message that was sent, from its delivery report (invariant 10: never a count), and which need not be
+sent again."""
 
 from __future__ import annotations
 

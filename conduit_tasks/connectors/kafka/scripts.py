@@ -1,4 +1,4 @@
-"""Scripts by which consumers share the partitions of a group."""
+"""Loads the two scripts that `share.py` runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kafka as a source: offsets are planned, read by range, and committed to the consumer group by us (SEMANTICS B1–B6).
+"""Kafka as a source: where each partition goes on, how a micro-batch is divided among them, and which offsets are
+committed to the group (SEMANTICS B1–B6).
 
 A partition begins at the pipeline's position, or at the group's committed offset if that is higher (another consumer of
 the group has read there meanwhile); if there is neither, as `readFromBeginning` says. A partition that appears later,

@@ -1,4 +1,5 @@
-"""Records as changes of tables, in their order, within one transaction.
+"""Records as statements for tables of MySQL, in their order: insert, update by key, move to another key, delete, empty;
+refused where the server would store another value.
 
 Changes that follow each other and are of one kind share a statement. They are not merged: only the server knows which
 texts are the same key. A statement works on its rows in their order, so that a key may come twice in it.

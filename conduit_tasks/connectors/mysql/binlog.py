@@ -1,4 +1,5 @@
-"""The binary log from a place on: rows of some tables, and the places between transactions.
+"""The binary log from a place on: rows of some tables, and the ends of transactions; leaves out what was rolled back,
+refuses what hides changes.
 
 It is read by the set of transactions of a place (`places`) where there is one, so that a replica may take over; else by
 file and position, which mean something on one server only.

@@ -1,4 +1,5 @@
-"""MySQL and MariaDB: tables and their changes, by the binary log; rows upserted, deleted or appended.
+"""`mysql` as a source: a snapshot of the tables, then the changes of the binary log behind the place that was noted
+before it.
 
 This module is light: the code that reads and writes is imported when it is used (docs/connectors/mysql.md).
 """

@@ -1,4 +1,5 @@
-"""Writes records to tables of MySQL and MariaDB: upserted and deleted by key, or appended."""
+"""`mysql` as a destination: a session in strict mode, one transaction per write, which is made again after a deadlock,
+and the meaning of errors."""
 
 from __future__ import annotations
 

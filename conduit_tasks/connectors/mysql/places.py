@@ -1,4 +1,5 @@
-"""Places in the binary log, at the ends of transactions.
+"""Places in the binary log, at the ends of transactions: their order, where the log ends, and whether the server logs
+what is needed.
 
 A place is `{"file", "pos", "gtid"}`: `gtid` is the set of transactions until there, "" if the server has none.
 """

@@ -1,4 +1,5 @@
-"""Rows of tables and changes of the log as records."""
+"""Records of a snapshot's rows and of the log's changes: key, position, metadata, the limits of a slice; refuses tables
+that cannot be read in order, or followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Statements that the binary log has, by their words."""
+"""Statements of the binary log, told apart by their words: those that begin or end a transaction, empty a table, or
+change rows unseen."""
 
 from __future__ import annotations
 

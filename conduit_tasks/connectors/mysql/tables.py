@@ -1,4 +1,4 @@
-"""Tables as the server's `information_schema` has them."""
+"""Tables as the server's `information_schema` has them, and their names: option `tables`, `opencdc.collection`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose changes are wanted, by their names."""
+"""Tables whose changes are wanted, by names as the server compares them (`lower_case_table_names`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Connections to PostgreSQL by psycopg2, and the meaning of its errors."""
+"""Connections to PostgreSQL by psycopg2: checked URLs, limits of time, the meaning of its errors; and places in its log
+as numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def connect(url: str) -> Any:
 
 @contextmanager
 def connected(url: str, failed: type[ConduitError], timeout: float) -> Iterator[Any]:
-    """Yields a connection that is closed at the end. Values have the form of `postgres_values`; each statement is a
+    """Yields a connection that is closed at the end. Values have the form of `postgres.values`; each statement is a
     transaction of its own, and takes `timeout` seconds at most.
 
     Raises `failed` if the server does not answer, goes away or refuses a statement; ConfigError if the URL cannot be

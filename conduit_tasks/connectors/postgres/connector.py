@@ -1,4 +1,5 @@
-"""PostgreSQL: tables and their changes, by logical replication; rows upserted, deleted or appended.
+"""`postgres` as a source: a slot that is made before the snapshot's first row, then its changes, as many as fit; acks
+that move it; `mode: incremental`.
 
 The source takes Conduit's names of options. This module is light: the code that reads and writes is imported when it is
 used (docs/connectors/postgres.md).

@@ -1,4 +1,5 @@
-"""Writes records to tables of PostgreSQL: upserted and deleted by key, or appended, with `COPY`."""
+"""`postgres` as a destination: one transaction per write, with the change of a table that it needs (`schema: evolve`),
+limits of time, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -134,7 +135,7 @@ class PostgresDestination(TableDestination):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raises the project's errors for the database's (SEMANTICS T6); those of SQLAlchemy as `sql_errors` does."""
+        """Raises the project's errors for the database's (SEMANTICS T6); those of SQLAlchemy as `sql.errors` does."""
         from conduit_tasks.connectors.sql.errors import of_the_rows, refused, translated
 
         psycopg2 = library()

@@ -1,4 +1,5 @@
-"""Rows of tables and changes of a slot as records."""
+"""Records of a snapshot's rows and of a slot's changes: key, position, metadata; changes that are not those that `plan`
+saw are an error."""
 
 from __future__ import annotations
 

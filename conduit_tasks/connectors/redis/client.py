@@ -1,4 +1,5 @@
-"""A client for the `redis` connector's own server: the broker's is another one."""
+"""A client for the `redis` connector's own server, not the broker's: forms of its URL, errors that may pass, entries
+with a field given twice."""
 
 from __future__ import annotations
 

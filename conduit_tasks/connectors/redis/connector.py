@@ -1,4 +1,5 @@
-"""`redis`: streams, read through a consumer group and appended to (docs/connectors/redis.md).
+"""`redis` as a source: takes over entries that others left idle or an attempt of ours did not stage, reads new ones,
+and acks them by their ids (docs/connectors/redis.md).
 
 This module is light: the client is imported when there is something to ask.
 """

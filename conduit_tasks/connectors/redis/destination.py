@@ -1,4 +1,5 @@
-"""Appends records to a Redis stream, each write in one transaction."""
+"""`redis` as a destination: entries of a stream, one transaction per write with the number of the last one, so that
+those that come again are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Entries of a stream: as key and payload, and as rows."""
+"""Entries of a stream as records: position, payload and key of their fields, and entries that do not have what is asked
+for."""
 
 from __future__ import annotations
 

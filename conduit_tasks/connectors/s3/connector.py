@@ -1,4 +1,5 @@
-"""Amazon S3 and servers that speak its protocol: objects read in the order of their keys, files written by micro-batch.
+"""`s3` as a source: objects in the order of their keys, a slice each, read in the format that their name says; one
+replaced or removed since the plan is missing.
 
 This module is light: boto3 and Arrow are imported when they are used (docs/connectors/s3.md).
 """

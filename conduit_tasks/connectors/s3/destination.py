@@ -1,5 +1,5 @@
-"""Objects written to a bucket, one per write, named after their content: an object that is written again replaces
-itself."""
+"""`s3` as a destination: one object per write, named by its micro-batch and records, so that one that is written again
+replaces itself; removes those that nobody confirmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object's bytes as records."""
+"""An object on this machine's disk, unpacked (gzip) and no larger than `largest`: it is read as a file is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`singer`: runs any Singer tap, and reads what it prints.
+"""`singer` as a source: how a tap is started (config, catalog, STATE, environment), and when again; of one that fails
+what it said up to its last STATE counts.
 
 A tap is asked for everything behind a STATE, and says by further STATEs where it would go on. Only reading finds out
 where that is, so slices are open (docs/adr/0007-open-slices.md); how the rest of the contract is kept:

@@ -1,4 +1,4 @@
-"""What one run of a tap says: its records, and how far its STATEs say that it came."""
+"""One run of a tap: records of what it says, their positions and deletes, and how far its STATEs say that it came."""
 
 from __future__ import annotations
 

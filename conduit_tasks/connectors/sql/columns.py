@@ -1,4 +1,5 @@
-"""Turns a record into the cells of a row."""
+"""Cells of a row from a record: by option `columns`, by the columns of a table that is there, or as a whole record;
+refused if a column would hold another value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`sql`: rows of one table, idempotent by record id, or appended (SEMANTICS B8, C17, T8).
+"""`sql` as a destination: makes the table if it is missing, and upserts rows by record id, or appends them, one
+transaction per chunk (SEMANTICS B8, C17, T8).
 
 Required: `url` (SQLAlchemy; a relative SQLite path is taken from the project's home) and `table`.
 

@@ -1,4 +1,4 @@
-"""Options of every destination that writes tables in transactions."""
+"""Options of every destination that writes tables in transactions: `index-table`, `chunk`, `lock-timeout`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`sql` as a source: rows of a table or query, behind the highest value of a column that only grows."""
+"""`sql` as a source: rows of a table or query, behind the highest value of a column that only grows; `lag` leaves the
+youngest alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The option `url` of the `sql` connector."""
+"""The option `url` of the `sql` connector: its driver, limits of time for statements and locks, and no password in
+messages."""
 
 from __future__ import annotations
 

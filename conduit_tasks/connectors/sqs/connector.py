@@ -1,4 +1,5 @@
-"""Amazon SQS: messages as records (docs/connectors/sqs.md).
+"""`sqs` as a source: several workers receive, messages that have a record already are left out, and all are deleted
+once delivered, or sealed (docs/connectors/sqs.md).
 
 The source receives messages, keeps them hidden while they are worked on, and deletes them only after the broker has
 said that they are delivered, or sealed (`ack-on: stored`; SEMANTICS T2). This module is light: boto3 is imported when

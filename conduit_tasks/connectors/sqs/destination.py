@@ -1,4 +1,5 @@
-"""Amazon SQS as a destination: a message per record, sent in batches, an outcome for each entry (SEMANTICS C17, T6)."""
+"""`sqs` as a destination: body, message group and deduplication id of a message per record, sent in batches, an outcome
+for each entry (SEMANTICS C17, T6)."""
 
 from __future__ import annotations
 

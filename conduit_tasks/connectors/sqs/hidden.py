@@ -1,4 +1,5 @@
-"""Keeps received messages hidden from other consumers for as long as their worker lives."""
+"""Keeps the messages that a worker received hidden from other consumers while it reads, and gives them back at once if
+it fails."""
 
 from __future__ import annotations
 

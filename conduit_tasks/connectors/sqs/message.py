@@ -1,4 +1,4 @@
-"""A message of SQS as a record.
+"""Position, key (the message group, or an attribute), payload and metadata of the record that a message becomes.
 
 | message | record |
 |---|---|

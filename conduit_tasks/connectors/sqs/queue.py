@@ -1,4 +1,4 @@
-"""The queue that a source or a destination names."""
+"""Checks of option `queue`, a name or a URL, and of how the service is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Classes for one standalone connector, made when it is named; its program is started only when it is needed."""
+"""Classes for one standalone connector, made when it is named: its program is started only when it is needed, and told
+when it is deleted."""
 
 from __future__ import annotations
 

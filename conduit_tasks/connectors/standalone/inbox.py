@@ -1,4 +1,5 @@
-"""What a connector's stream sends, taken by a thread: bounded by bytes, so that a fast connector waits."""
+"""Messages of one stream to and from a connector: those that come are taken by a thread and bounded by bytes, so that a
+fast connector waits."""
 
 from __future__ import annotations
 

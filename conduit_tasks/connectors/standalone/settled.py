@@ -1,5 +1,6 @@
-"""What a connector was told of its settings: whether it is new, or has changed. Kept in the spool once it has answered
-(`spool/told.py`), and with the position or the state, which stand for it where the spool knows nothing.
+"""Settings that a connector was told: it hears that it is new, or that they have changed, which is known without
+keeping a secret. Kept in the spool once it has answered (`spool/told.py`), and with the position or the state, which
+stand for it where the spool knows nothing.
 
 A value may be a credential, which is stored nowhere. So a value is kept as it is only if neither its name nor its form
 suggests that; of any other only a salted digest is kept, which tells whether it has changed, and not from what.

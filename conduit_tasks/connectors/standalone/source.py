@@ -1,4 +1,4 @@
-"""A standalone connector as a source: held by its node from read to read (docs/adr/0028)."""
+"""A standalone connector as a source: held by its node from read to read (docs/adr/0028-a-source-that-is-held.md)."""
 
 from __future__ import annotations
 

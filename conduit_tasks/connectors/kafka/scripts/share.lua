@@ -1,4 +1,5 @@
--- share: which partitions of a group's topics are this member's. Run again it answers the same.
+-- share: gives a member its fair share of the partitions of a group's topics; it keeps busy ones, and gives up
+-- others that are too many. Run again it answers the same.
 --
 -- @key topics  hash*2000  per topic: `member|NAME` -> until (microseconds); `part|NAME` -> its member. Expires with the last
 -- @arg member  text   who asks; it is there until now + ttl

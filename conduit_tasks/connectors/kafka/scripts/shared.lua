@@ -1,4 +1,5 @@
--- shared: which of these partitions are still this member's, and that it is there. Run again it answers the same.
+-- shared: says that a member is there, and which of these partitions are still its own. Run again it answers the
+-- same.
 --
 -- @key topics  hash*2000  per topic: `member|NAME` -> until (microseconds); `part|NAME` -> its member. Expires with the last
 -- @arg member  text   who asks; it is there until now + ttl
