@@ -66,8 +66,8 @@ def is_wanted() -> bool:
 
 
 def of_node(pipeline_id: str, node: str, run: str, *, skipped: bool = False) -> Lineage | None:
-    """Returns what a node has read and written in a run; None, and a line in the log, if that cannot be said. `skipped`:
-    its task ends as skipped, so it has read nothing, and written only what it delivered before that."""
+    """Returns what a node has read and written in a run; None, and a line in the log, if that cannot be said.
+    `skipped`: its task ends as skipped, so it has read nothing, and written only what it delivered before that."""
     from conduit_tasks.pipeline.load import get_pipeline
 
     try:

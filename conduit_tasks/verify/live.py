@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import redis
 
@@ -16,7 +15,6 @@ from conduit_tasks.verify.result import Result
 from conduit_tasks.verify.scenario import draw
 from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.setting import set_up
-
 
 
 def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False) -> Result:

@@ -57,6 +57,7 @@ def test_an_outage_is_over_once_a_replay_has_delivered(feed: Feed) -> None:
     broker, token = feed.broker, feed.lease("x").token
     broker.outages.note("x", token, "no", "one@host:1")
     assert outages(feed)["x"] is not None
+    broker.redrives.claim("x", token, "r", [])
     broker.replays.begin("x", "r", token, "made", generation="1", retention=60.0)
     assert outages(feed)["x"] is not None
     broker.replays.confirm("x", "r", token, 0, [(0, 1)], {"redelivered": 2})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,10 +10,9 @@ from conduit_tasks.connectors import kept
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_kept", {})
     monkeypatch.setattr(kept, "_of", 0)
-    yield
 
 
 def test_a_process_keeps_none_unless_it_says_so() -> None:
