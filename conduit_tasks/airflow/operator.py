@@ -82,6 +82,8 @@ class ConduitSubmitOperator(SparkSubmitOperator):
                 self._execute(context, destination)
             except AirflowSkipException:
                 skipped = True
+                # OpenLineage's provider would tell of them.
+                self.outlets = []
                 raise
             finally:
                 if lineage.is_wanted():

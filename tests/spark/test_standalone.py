@@ -17,6 +17,7 @@ from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
+from conduit_tasks.spark import cds
 from conduit_tasks.spark.submit import launch
 from conduit_tasks.spool.spool import Spool
 from tests.faults.parts import account, events, until
@@ -124,7 +125,8 @@ def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(
     assert "Registering app" in (tmp_path / "master.log").read_text(), "the executors are the cluster's"
     cluster.workers[1].kill()
     assert '"event":"done"' in submit(home, cluster.master, "processors")
-    # And with a driver that is forked from its task
+    # And with a driver that is forked from its task, which takes a class-data archive
+    assert cds.ensure(home, timeout=500) is not None
     before = (tmp_path / "master.log").read_text().count("Registering app")
     assert submit_forked(home, cluster.master, "destinations.all", monkeypatch) == 0
     assert (tmp_path / "master.log").read_text().count("Registering app") == before + 1

@@ -130,15 +130,14 @@ class KafkaDestination(BatchDestination):
         if self._transactions is not None:
             self._transactions.close()
         if self._producer is not None and not self._broken:
-            kept.give(self._kept_as(), (self._producer, frozenset(self._topics)), lambda: None)
+            kept.give(self._kept_as(), self._producer, lambda: None)
         self._transactions = self._producer = None
         self._topics.clear()
         self._broken = False
 
     def _write(self, rows: Rows, messages: Sequence[Message]) -> None:
-        if self._producer is None and (found := kept.take(self._kept_as())) is not None:
-            self._producer, topics = found
-            self._topics.update(topics)
+        if self._producer is None:
+            self._producer = kept.take(self._kept_as())
         if self._producer is None:
             # If one message fails for good, nothing behind it in its partition is sent either (C9).
             self._producer = self._connected({"enable.gapless.guarantee": True})
