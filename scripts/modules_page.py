@@ -1,4 +1,4 @@
-"""Writes docs/modules.md: every module and Lua script in a line, from the first sentence of its docstring or header.
+"""Writes docs/modules.md: every module and script in a line, from the first sentence of its docstring or header.
 
 `python scripts/modules_page.py` writes it; `--check` changes nothing and ends with 1 if it is stale. Imports nothing of
 the package.
@@ -14,11 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "conduit_tasks"
 PAGE = ROOT / "docs" / "modules.md"
+COMMENTS = {".lua": "--", ".js": "//"}
 HEAD = """# Every module in a line
 
-Written by `python scripts/modules_page.py` from the first sentence of each module's docstring, and of each Lua script's
-header. [CONTRIBUTING](../CONTRIBUTING.md#the-map) says what the packages are for, [architecture](architecture.md) how
-they depend on each other.
+Written by `python scripts/modules_page.py` from the first sentence of each module's docstring, and of the header of
+each script in Lua and JavaScript. [CONTRIBUTING](../CONTRIBUTING.md#the-map) says what the packages are for,
+[architecture](architecture.md) how they depend on each other.
 """
 
 
@@ -42,9 +43,11 @@ def _first_sentence(file: Path) -> str | None:
         text = ast.get_docstring(ast.parse(file.read_text())) or ""
         if not text and file.name == "__init__.py":
             return None
-    elif file.suffix == ".lua":
-        header = re.match(r"(?:--.*\n)*", file.read_text())
-        text = re.sub(r"(?m)^--+ ?", "", header.group()) if header else ""
+    elif (mark := COMMENTS.get(file.suffix)) is not None:
+        header = re.match(rf"(?:{mark}.*\n)*", file.read_text())
+        text = re.sub(rf"(?m)^{mark} ?", "", header.group()) if header else ""
+        if not text:
+            return None  # another project's
     else:
         return None
     paragraph = " ".join(text.strip().partition("\n\n")[0].split())

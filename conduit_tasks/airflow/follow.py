@@ -1,4 +1,5 @@
-"""Next run, started at once because the run before left work that need not wait (docs/schedules.md)."""
+"""Next run (`conduit__after_…`), started at once because the run before left work that need not wait
+(docs/schedules.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Signatures of webhooks: keys and codes that the gateway, which verifies, and `http`, which signs, have in common.
+"""Signatures of webhooks: keys (how a secret is written) and codes that the gateway, which verifies, and `http`, which
+signs, have in common.
 
 Standard Webhooks (https://www.standardwebhooks.com) signs `<id>.<seconds>.<body>`; the plain scheme `hmac` signs the
 body, or `<seconds>.<body>`.

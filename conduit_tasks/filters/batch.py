@@ -35,8 +35,8 @@ def mask(matcher: Matcher, batch: pa.RecordBatch, origins: Sequence[Origin]) -> 
     if matcher.always:
         return None
     rows = batch.num_rows
-    if matcher.attributes is None or "data" in matcher.attributes:
-        views = (view(record, matcher.attributes) for record in to_records(batch, origins))
+    if matcher.attributes is None:
+        views = (view(record, None) for record in to_records(batch, origins))
         return np.fromiter((matcher.matches(each) for each in views), bool, rows)
     names = sorted(matcher.attributes)
     columns = _Columns(batch, origins)

@@ -46,6 +46,8 @@ def _by_attribute(test: Callable[[str, str], bool]) -> Dialect:
         for attribute, wanted in content.items():
             if not isinstance(attribute, str) or not attribute:
                 raise ConfigError(f"{place}: {attribute!r} is no attribute's name")
+            if attribute == "data":
+                raise ConfigError(f"{place}: data is no attribute; set an extension from the payload by a processor")
             if not isinstance(wanted, str) or not wanted:
                 raise ConfigError(f"{place}.{attribute}: a text that is not empty was expected; quote it in YAML")
             pairs.append((attribute, wanted))

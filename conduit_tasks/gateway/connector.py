@@ -1,5 +1,5 @@
-"""The source `gateway`: its options, and plan, reading and acks of events that `conduit gateway` stored in Redis before
-it answered their producers (T2).
+"""The source `gateway`: its options (and how the places of tokens and secrets are written), plan, reading and acks of
+events that `conduit gateway` stored in Redis before it answered their producers (T2).
 
 Events are planned by number, read without being removed, and removed when the source is acked. Their ids in the stream
 are the positions; a producer's own CloudEvents attributes are metadata `cloudevents.*`.

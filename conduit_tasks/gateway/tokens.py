@@ -1,5 +1,5 @@
-"""The tokens of producers, and the secrets by which they sign: their origin, and the check of tokens. They are never
-logged or stored."""
+"""The tokens of producers, and the secrets by which they sign: read from the places that the options name, and the
+check of tokens. They are never logged or stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One portion of a replay on its way to one destination, and what the broker is told of it (SEMANTICS X3)."""
+"""One portion of a replay on its way to one destination: marks each record with the run (`conduit.replay`), and tells
+the broker what became of it (SEMANTICS X3)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.numbering import numbering_again
 from conduit_tasks.micro_batch.sending import connect
 from conduit_tasks.resend.port import ResendPort, send_again
-from conduit_tasks.resend.prepare import MARK
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.work import DeliveryReport
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from conduit_tasks.record.dead_letter import DeadLetter
     from conduit_tasks.resend.select import ChosenRows
     from conduit_tasks.topology import Destination
+
+MARK = "conduit.replay"
+"""Metadata of every replayed record: the run."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,6 @@ LIMIT = Limit(records=100_000, bytes=64 << 20)
 FOLDER = "~replays"
 """Folder beside the pipelines' folders of the spool; no id of a pipeline holds a `~`."""
 MANIFEST = "replay.json"
-MARK = "conduit.replay"
-"""Metadata of every replayed record: the run."""
 
 
 @dataclass(frozen=True)

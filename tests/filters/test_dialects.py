@@ -56,6 +56,7 @@ def test_a_matcher_names_the_attributes_it_reads() -> None:
         ([{"exact": {"a": "b"}}, {"exact": {}}], r"filters\[1\].exact"),
         ([{"exact": {"a": 5}}], r"filters\[0\].exact.a: a text"),
         ([{"prefix": {"a": ""}}], r"filters\[0\].prefix.a"),
+        ([{"suffix": {"data": "x"}}], r"filters\[0\].suffix: data is no attribute"),
         ([{"all": []}], r"filters\[0\].all"),
         ([{"any": [{"not": {"nor": {}}}]}], r"filters\[0\].any\[0\].not: there is no dialect"),
         ([{"not": [{"exact": {"a": "b"}}]}], r"filters\[0\].not: a filter is a map"),

@@ -1,4 +1,4 @@
-"""`singer` as a source: how a tap is started (config, catalog, STATE, environment), and when again; of one that fails
+"""`singer` as a source: how a tap is started (config, catalog, STATE), and when again; of one that fails
 what it said up to its last STATE counts.
 
 A tap is asked for everything behind a STATE, and says by further STATEs where it would go on. Only reading finds out

@@ -1,5 +1,5 @@
-"""A tap as a child process: its lines, its log, its end, and how long it may say nothing. It never outlives the process
-that started it."""
+"""A tap as a child process: its environment, its lines, its log, its end, and how long it may say nothing. It never
+outlives the process that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compiles the grammar's pieces to one closure while the text is parsed."""
+"""Compiles the grammar's pieces to one closure while the text is parsed; refuses `data`, as the payload is no
+attribute."""
 
 from __future__ import annotations
 
