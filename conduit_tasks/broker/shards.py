@@ -191,8 +191,14 @@ class Shards:
 
     def merge(self, destination: str, m: int, token: int, confirmed: RangeSet, voted: RangeSet) -> None:
         """Has one task finish the divided micro-batch m, of which these seqs are confirmed, and these ordinals (number
-        among the matched records) have voted in a shard. Raises Fenced, PipelineStopped."""
-        keys = {**self._of(destination), "window": self._keys.window(destination)}
+        among the matched records) have voted in a shard. If all of it is confirmed, the cursor moves. Raises Fenced,
+        PipelineStopped."""
+        keys = {
+            **self._of(destination),
+            "window": self._keys.window(destination),
+            "micro_batch": self._keys.micro_batch(m),
+            "series": self._keys.series(destination),
+        }
         each = [[RangeSet(tuple(some)) for some in portions(given.ranges, MOST)] for given in (confirmed, voted)]
         parts = list(zip_longest(*each, fillvalue=RangeSet())) or [(RangeSet(), RangeSet())]
         for at, (some, ordinals) in enumerate(parts):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.hiding import hiding
 from conduit_tasks.connectors.registry import destination_class
-from conduit_tasks.errors import ConduitError, Fenced, LeaseHeld, Unavailable
+from conduit_tasks.errors import ConduitError, Fenced, InvariantBroken, LeaseHeld, Unavailable
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context
@@ -134,6 +134,8 @@ class Drain:
     done: int = 0
     at_once: bool = False
     """Whether the first micro-batch is tried although the breaker is open."""
+    _delivered: int = 0
+    """The micro-batch that was delivered last, of this holder."""
 
     def until_caught_up(self) -> Ended:
         """Delivers in order from the cursor, until nothing is left or the run has lasted as long as it may."""
@@ -161,6 +163,7 @@ class Drain:
                 return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
+            self._moved(cursor)
             if not self.at_once and (open := broker.breakers.waits(destination.id, destination.delivery.breaker)):
                 raise Unavailable(f"{destination.node} of {self.context.pipeline.id} waits: {open}")
             self.at_once = False
@@ -174,7 +177,14 @@ class Drain:
             else:
                 division = division_of(self.context, destination, self.lease, state, self.parallelism)
                 self._deliver(cursor + 1, division=division)
+            self._delivered = cursor + 1
             broker.runs.ring("delivered")
+
+    def _moved(self, cursor: int) -> None:
+        """Raises InvariantBroken if the micro-batch behind the cursor was delivered: it would be delivered for ever."""
+        if self._delivered == cursor + 1:
+            where = f"{self.destination.id} of {self.context.pipeline.id}"
+            raise InvariantBroken(f"Invariant 10: {where} has all of micro-batch {cursor + 1}, and its cursor stays")
 
     def redeliver(self) -> None:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""

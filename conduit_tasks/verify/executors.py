@@ -77,7 +77,8 @@ class Executors:
                 raise attempt.error  # type: ignore[misc]  # it has one
         if len(ended) == len(task.attempts) or (world.now > task.until and len(task.attempts) < MOST):
             if len(task.attempts) == MOST:
-                raise RuntimeError(f"{driver}: a task failed {MOST} times")
+                # Spark gives the job up, and the application ends with it.
+                raise Crash(f"{driver}: a task failed {MOST} times")
             task.attempts.append(self._start(driver, len(task.attempts) + 1, of, function, task.piece))
             task.until = world.now + world.random.uniform(*PATIENCE)
 

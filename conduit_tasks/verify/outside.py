@@ -33,21 +33,24 @@ class Outside:
         path = self.home / "out" / f"{name}.jsonl"
         return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
-    def arrived(self, destination: str) -> list[Event]:
-        """Returns the events that a destination has, in its order. Raises ValueError on a torn line."""
+    def arrived(self, destination: str, *, under_way: bool = False) -> list[Event]:
+        """Returns the events that a destination has, in its order. Raises ValueError on a torn line. `under_way`: that is
+        left out, as its writer may just have died."""
         if destination == "web":
             return [(s, n) for _, s, n in self.scenario.memory.taken]
         if destination == "table":
             return self._table()
-        return [event for place in self.places(destination) for event in place]
+        return [event for place in self.places(destination, under_way=under_way) for event in place]
 
-    def places(self, destination: str) -> list[list[Event]]:
+    def places(self, destination: str, *, under_way: bool = False) -> list[list[Event]]:
         """Returns the events in the folder of a file destination, if it has one, and in its file of lines. Raises
         ValueError on a torn line."""
         folders = [self._folder()] if destination == "few" and self.scenario.bulk else []
         out = list[Event]()
         for line in self.lines(destination):
             if not line.endswith(b"\n"):
+                if under_way:
+                    break
                 raise ValueError(f"the file of {destination} ends with a torn line: {line!r}")
             event = json.loads(line)
             out.append((event["s"], event["n"]))

@@ -228,7 +228,12 @@ def _divided(s: Scenario, random: Random) -> None:
     s.aims = [
         Aim("confirm_shard", who, random.randint(1, 3), "the file is changed, and a process dies"),
         Aim("confirm", who, random.randint(4, 7), "the file is changed, and a process dies"),
-        Aim("confirm_shard", other, random.randint(4, 6), "the file is changed, and a process dies"),
+        Aim(
+            random.choice(["confirm_shard", "whole"]),
+            other,
+            random.randint(4, 6),
+            "the file is changed, and a process dies",
+        ),
     ]
     s.aims += random.sample(
         [
@@ -262,6 +267,7 @@ def _together(s: Scenario, random: Random) -> None:
             Aim("confirm_shard", "destinations.web", random.randint(1, 8), random.choice(["before", "after"])),
             Aim("confirm_shard", "destinations.web", random.randint(3, 16), "long pause"),
             Aim("confirm_shard", "destinations.web", random.randint(2, 9), "the file is changed, and a process dies"),
+            Aim("whole", "destinations.web", random.randint(1, 6), "the file is changed, and a process dies"),
             Aim("attempt", "destinations.web", random.randint(2, 8), random.choice(["before", "after", "long pause"])),
             Aim("vote", "destinations.web", random.randint(1, 4), random.choice(["before", "after", "long pause"])),
         ],

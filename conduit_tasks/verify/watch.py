@@ -151,7 +151,7 @@ class Watch:
             return
         dead: dict[str, list[tuple[Event, str]]] | None = None
         for destination in self.scenario.destinations:
-            has = set(self.outside.arrived(destination))
+            has = set(self.outside.arrived(destination, under_way=True))
             for event in events:
                 state = self.scenario.at(destination, event)
                 if state not in ("delivered", "nacked") or (source, event["n"]) in has:

@@ -142,9 +142,12 @@ def test_one_task_finishes_what_several_have_begun_from_what_they_have_confirmed
     tell(feed, m, 1, "0-1")
     shards, token = feed.broker.shards, feed.lease("x").token
     feed.broker.deliveries.vote("x", m, token, 0, [("a", 4)], size=10, threshold=1)
+    own = feed.broker.keys
     keys = {
         **shards._of("x"),
-        "window": feed.broker.keys.window("x"),
+        "window": own.window("x"),
+        "micro_batch": own.micro_batch(m),
+        "series": own.series("x"),
     }
     feed.broker.access.run(scripts.MERGE, keys, m=m, token=token, ranges="7-7", voted="", first=True, last=False)
     assert feed.broker.deliveries.get("x").division is not None
@@ -158,6 +161,28 @@ def test_one_task_finishes_what_several_have_begun_from_what_they_have_confirmed
     feed.broker.lifecycle.start()
     feed.confirm("x", m, [(2, 3), (6, 7)])
     assert feed.broker.deliveries.get("x").cursor == m
+
+
+@pytest.mark.proves("I10")
+@pytest.mark.parametrize("most", [4_000, 1])
+def test_one_task_that_finds_nothing_left_of_what_several_have_begun_has_the_cursor_moved(
+    feed: Feed, twice: None, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Given a micro-batch all of whose records are confirmed, of which a task died before it said that its shard is
+    whole, then one task that takes it over has nothing to confirm, so the cursor moves at once."""
+    monkeypatch.setattr("conduit_tasks.broker.shards.MOST", most)
+    m = feed.sealed()
+    divide(feed, m)
+    tell(feed, m, 0, "0-4")
+    tell(feed, m, 1, "0-4")
+    feed.broker.shards.whole("x", m, feed.lease("x").token, 0, 5)
+    before = feed.broker.deliveries.get("x")
+    assert (before.cursor, before.confirmed_records) == (m - 1, 10)
+    feed.broker.shards.merge("x", m, feed.lease("x").token, RangeSet.parse("0-9"), RangeSet.parse("0-9"))
+    state = feed.broker.deliveries.get("x")
+    assert (state.cursor, state.division, state.confirmed_records, state.counters["delivered"]) == (m, None, 0, 10)
+    following = feed.sealed()
+    assert voting(feed, following, 0)(0, "n1") is None
 
 
 @pytest.mark.proves("C6")

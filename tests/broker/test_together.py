@@ -296,6 +296,23 @@ def test_one_task_finishes_a_group_that_several_have_begun_micro_batch_by_micro_
     assert (feed.broker.deliveries.get("x").cursor, fields(feed)) == (third, {})
 
 
+@pytest.mark.proves("I10")
+def test_one_task_passes_those_of_a_group_of_which_everything_is_confirmed(feed: Feed, twice: None) -> None:
+    """Given a group of which all records of the first are confirmed, the second is whole, and the third is not begun,
+    then one task that takes it over comes to the third at once."""
+    first, second, third = sealed(feed, 10, 10, 10)
+    together(feed, first, [HALVES] * 3)
+    for shard in (0, 1):
+        tell(feed, first, shard, "0-4")
+        deliver(feed, second, shard, 5)
+    end(feed, first, 0, 5)
+    shards, token = feed.broker.shards, feed.lease("x").token
+    shards.merge("x", first, token, RangeSet.parse("0-9"), RangeSet())
+    state = feed.broker.deliveries.get("x")
+    assert (state.cursor, state.confirmed_records) == (second, 0)
+    assert [division.micro_batch for division in state.divisions] == [third]
+
+
 @pytest.mark.proves("C6")
 def test_what_has_voted_in_a_later_micro_batch_of_a_group_does_not_vote_again_in_one_task(feed: Feed) -> None:
     """Given lane 0, whose shard of the first micro-batch is whole and that has voted for three records of the second,
