@@ -168,6 +168,7 @@ def _work(jobs: socket.socket, parent: int) -> NoReturn:
             except EOFError:
                 code = 0
                 break
+            kept.close_old()
             gc.collect()
             spent = _memory() > SPENT
             send(jobs, answer + bytes([spent]))

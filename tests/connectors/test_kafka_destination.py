@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from conduit_tasks.connectors import kept
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
@@ -273,6 +274,59 @@ def test_a_topic_that_goes_between_two_micro_batches_refuses_its_records(kafka: 
     assert [letter.record.position for letter in port.stored.values()] == [b"0"]
     assert report.counts.delivered == 1
     assert kafka.values(stays) == [b"1", b"1"]
+
+
+class Silent:
+    """A producer whose brokers do not answer any more, as one on connections that a firewall has forgotten."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+
+    def list_topics(self, *_: Any, **__: Any) -> Any:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_producer_whose_brokers_do_not_answer_is_not_used_again(kafka: Kafka) -> None:
+    # Given a producer that was given back, and has lost its brokers since
+    topic = kafka.topic()
+    destination = opened(kafka, topic)
+    destination.write(rows([record(1)]))
+    destination._producer = Silent(destination._producer)
+    destination.close()
+    destination = opened(kafka, topic)
+    with pytest.raises(Unavailable):
+        destination.write(rows([record(2)]))
+    # Then the next attempt has another, and so has the next micro-batch
+    destination.open(None)
+    destination.write(rows([record(2)]))
+    destination.close()
+    destination = opened(kafka, topic)
+    destination.write(rows([record(3)]))
+    destination.close()
+    assert kafka.values(topic) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_producer_is_not_kept_until_its_connections_are_forgotten(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a producer that was given back, and is not needed for longer than firewalls remember a connection
+    topic = kafka.topic()
+    destination = opened(kafka, topic)
+    destination.write(rows([record(1)]))
+    destination._producer = Silent(destination._producer)
+    destination.close()
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 240)
+    # Then the next micro-batch is sent by another, at the first attempt
+    destination = opened(kafka, topic)
+    destination.write(rows([record(2)]))
+    destination.close()
+    monkeypatch.undo()
+    assert kafka.values(topic) == [b"1", b"2"]
 
 
 # --- transactions

@@ -21,7 +21,7 @@ from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.index import Transactions
 from conduit_tasks.connectors.kafka.outgoing import Message, Messages, identities
 from conduit_tasks.connectors.rows import RowNumbers, Rows
-from conduit_tasks.errors import ConfigError, Refused
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.kafka.reports import Reports
@@ -90,6 +90,7 @@ class KafkaDestination(BatchDestination):
         self._bytes = options.integer(s, "batchBytes", least=1_000)
         self.chunk = options.integer(s, "chunk", least=1)  # type: ignore[misc]  # a setting here, a class's constant elsewhere
         self._producer: Any = None
+        self._made = 0.0
         self._transactions: Transactions | None = None
         self._broken = False
         self._topics: set[str] = set()
@@ -130,16 +131,17 @@ class KafkaDestination(BatchDestination):
         if self._transactions is not None:
             self._transactions.close()
         if self._producer is not None and not self._broken:
-            kept.give(self._kept_as(), self._producer, lambda: None)
+            kept.give(self._kept_as(), self._producer, lambda: None, self._made)
         self._transactions = self._producer = None
         self._topics.clear()
         self._broken = False
 
     def _write(self, rows: Rows, messages: Sequence[Message]) -> None:
-        if self._producer is None:
-            self._producer = kept.take(self._kept_as())
+        if self._producer is None and (found := kept.take(self._kept_as())) is not None:
+            self._producer, self._made = found
         if self._producer is None:
             # If one message fails for good, nothing behind it in its partition is sent either (C9).
+            self._made = time.monotonic()
             self._producer = self._connected({"enable.gapless.guarantee": True})
         from conduit_tasks.connectors.kafka.reports import Reports
 
@@ -174,7 +176,12 @@ class KafkaDestination(BatchDestination):
                     raise reports.error()
 
     def _send(self, producer: Any, reports: Reports) -> None:
-        self._look_at(producer, reports.topics() - self._topics)
+        try:
+            self._look_at(producer, reports.topics() - self._topics)
+        except (ConfigError, Unavailable):
+            # Its connections may be dead; those of a new one are not.
+            self._broken = True
+            raise
         self._broken = True
         reports.send(producer, self._delivery + self._timeout)
 
