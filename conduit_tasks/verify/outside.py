@@ -34,8 +34,8 @@ class Outside:
         return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
     def arrived(self, destination: str, *, under_way: bool = False) -> list[Event]:
-        """Returns the events that a destination has, in its order. Raises ValueError on a torn line. `under_way`: that is
-        left out, as its writer may just have died."""
+        """Returns the events that a destination has, in its order. Raises ValueError on a torn line; `under_way`:
+        leaves that out, as its writer may just have died."""
         if destination == "web":
             return [(s, n) for _, s, n in self.scenario.memory.taken]
         if destination == "table":

@@ -198,11 +198,4 @@ SCRIPTS = [
         "resend",
         begin=174,
     ),
-    lua(
-        "a micro-batch with nothing left stays with one task",
-        "merge",
-        "if ranges == range_text(0, number(mb[1]) - 1) then",
-        "if false then",
-        "divided",
-    ),
 ]
