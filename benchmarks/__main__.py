@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`: runs the benchmarks and prints a table each; all of them by default.
 
-Sizes: full (as DESIGN's figures are meant), `--moderate` (a shared machine), `--quick` (does everything once, small).
+Sizes: full (those of docs/benchmarks.md), `--moderate` (a shared machine), `--quick` (does everything once, small).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _once(place: Place, records: int) -> tuple[dict[str, Any], int]:
             "type": "destination",
             "plugin": "file",
             "settings": {"path": "out", "format": "parquet"},
-            "delivery": {"order-by": "none", "parallelism": TASKS},
+            "delivery": {"order-by": "none", "parallelism": 1 if place.small else TASKS},
         },
         **{"micro-batch": {"max-records": records}},
     )

@@ -46,7 +46,7 @@ from conduit_tasks.topology import Pipeline
 
 WAIT = 20.0
 SHOWN = 1.0
-"""Seconds that a page may take (DESIGN "Figures to reach")."""
+"""Seconds that a page may take."""
 TICK = 0.3
 """Seconds that a look of a stream may take, which comes each second."""
 

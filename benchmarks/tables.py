@@ -11,7 +11,7 @@ COMPARE = {"≥": operator.ge, "≤": operator.le}
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure to reach (DESIGN "Figures to reach"). `sign` is ≥ or ≤; `reach` None: only told, nothing is asked."""
+    """One figure to reach (docs/benchmarks.md). `sign` is ≥ or ≤; `reach` None: only told, nothing is asked."""
 
     what: str
     got: float

@@ -71,8 +71,8 @@ class Keys:
 
     @property
     def alerts(self) -> str:
-        """hash: `<destination>|<who>` → 1 while the last alert sent says that the destination is late; claims of the
-        runs that are sending one. Pipeline."""
+        """hash: `<subject>|<who>` → 1 while the last alert sent says that it is late (a destination, or a rule of one);
+        claims of the runs that are sending one. Pipeline."""
         return self._tag + "alerts"
 
     @property
@@ -96,7 +96,7 @@ class Keys:
     def under_way(self) -> str:
         """hash: run, began and since (microseconds), records, base, moved, again of the run under way; `node:<node>` →
         time until which it is at work, `for:<node>` → how far ahead that may lie at most (both microseconds),
-        `ready:<node>` → 1. Until the next run."""
+        `ready:<node>` → 1, `left_out:<source>` → why; lasts, over and ended of the run itself. Until the next run."""
         return self._tag + "under-way"
 
     @property

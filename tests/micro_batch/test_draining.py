@@ -1,4 +1,4 @@
-"""A run drains: its nodes work side by side until nothing is left (DESIGN "One run", C9, C13, X1)."""
+"""A run drains: its nodes work side by side until nothing is left (docs/architecture.md, "One run", C9, C13, X1)."""
 
 from __future__ import annotations
 

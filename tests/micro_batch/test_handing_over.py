@@ -1,4 +1,4 @@
-"""A run that lasts hands over to the next one without a gap, in order (DESIGN "One run", C1, C9)."""
+"""A run that lasts hands over to the next one without a gap, in order (docs/architecture.md, "One run", C1, C9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under `@continuous` a run lasts: its nodes wait for what comes until its limit (DESIGN "One run", C9, X1)."""
+"""Under `@continuous` a run lasts: its nodes wait for what comes (docs/architecture.md, "One run", C9, X1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CloudEvents view of a record (DESIGN, "Every record has a CloudEvents view")."""
+"""The CloudEvents view of a record (docs/concepts.md)."""
 
 from __future__ import annotations
 
