@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from conduit_tasks import connections
+from conduit_tasks.connectors import kept
 from conduit_tasks.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def survives_forks(destination: Destination) -> bool:
 
 def _forked(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
     """Returns what the child wrote, and how it ended: an exit code, or less than 0 for a signal."""
+    kept.close_all()  # a fork has a client without its threads
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -163,7 +163,7 @@ class Drain:
                 return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
-            self._moved(cursor)
+            self._check_moved(cursor)
             if not self.at_once and (open := broker.breakers.waits(destination.id, destination.delivery.breaker)):
                 raise Unavailable(f"{destination.node} of {self.context.pipeline.id} waits: {open}")
             self.at_once = False
@@ -180,7 +180,7 @@ class Drain:
             self._delivered = cursor + 1
             broker.runs.ring("delivered")
 
-    def _moved(self, cursor: int) -> None:
+    def _check_moved(self, cursor: int) -> None:
         """Raises InvariantBroken if the micro-batch behind the cursor was delivered: it would be delivered for ever."""
         if self._delivered == cursor + 1:
             where = f"{self.destination.id} of {self.context.pipeline.id}"

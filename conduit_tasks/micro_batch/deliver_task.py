@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.connectors import kept
 from conduit_tasks.connectors.hiding import hiding
 from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.broker_port import BrokerPort
@@ -72,7 +71,6 @@ class DeliverTask:
                 pa.array([0])
                 # Children must not share a connection: each opens its own.
                 context.broker.close()
-                kept.close_all()
                 report = deliver_isolated(
                     partial(self._in_child, attempt.token),
                     self._confirmed,

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.connectors import kept
 from conduit_tasks.connectors.base import DELIVERED
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.isolate_poison import deliver_isolated
+from conduit_tasks.delivery.isolated import in_child
 from conduit_tasks.delivery.reading import KILLED
 from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import Unavailable
@@ -123,3 +125,13 @@ def test_a_process_that_died_of_something_else_costs_no_record(tmp_path: Path) -
     # Then the record got its second chance
     assert not shelf.port().stored
     assert shelf.port().complete
+
+
+def test_clients_are_closed_before_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork has a client without its threads, and whatever lock one of them held."""
+    closed: list[int] = []
+    monkeypatch.setattr(kept, "_kept", {})
+    monkeypatch.setattr(kept, "_of", os.getpid())
+    kept.give("client", object(), lambda: closed.append(os.getpid()), float("inf"))
+    assert in_child(lambda: kept.take("client")) is None
+    assert closed == [os.getpid()]

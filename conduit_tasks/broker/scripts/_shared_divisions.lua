@@ -59,6 +59,13 @@ local function advanced(destination, m, group)
   if last > 0 then redis.call('HDEL', destination, 'group') end
 end
 
+-- Everything of micro-batch `m`, the one behind the cursor, is confirmed: the cursor passes it. `group`: of the destination.
+local function passed(destination, m, group)
+  redis.call('HSET', destination, 'cursor', text(m))
+  redis.call('HDEL', destination, 'ranges')
+  if group then advanced(destination, m, group) end
+end
+
 -- The cursor was put from `cursor` on to `m`, without a delivery of what is between them.
 local function overtaken(destination, cursor, m)
   local group = redis.call('HGET', destination, 'group')

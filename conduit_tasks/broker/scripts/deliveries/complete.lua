@@ -20,9 +20,8 @@ if m ~= cursor + 1 or mb[1] ~= 'sealed' then return {'ok', 0} end
 local matched = cjson.decode(mb[2])[A.id]
 if matched and matched ~= 0 then return {'ok', 0} end
 local now = now_us()
-redis.call('HSET', K.destination, 'cursor', A.m, 'confirmed_at', text(now))
+redis.call('HSET', K.destination, 'confirmed_at', text(now))
 sample(K.series, '', {p = number(mb[3]), b = number(mb[4])}, now / 1000000)
-redis.call('HDEL', K.destination, 'ranges')
-if d[2] then advanced(K.destination, m, d[2]) end
+passed(K.destination, m, d[2])
 progressed(K.lease)
 return {'ok', 1}

@@ -56,11 +56,8 @@ if A.epoch == '0' then
   for _, r in ipairs(given) do sampled.p = sampled.p + r[2] - r[1] + 1 end
   if all == range_text(0, total - 1) then
     sampled.b = number(mb[3])
-    redis.call('HSET', K.destination, 'cursor', A.m)
     add(K.figures, A.completing)
-    redis.call('HDEL', K.destination, 'ranges')
-    local group = redis.call('HGET', K.destination, 'group')
-    if group then advanced(K.destination, m, group) end
+    passed(K.destination, m, redis.call('HGET', K.destination, 'group'))
   else
     redis.call('HSET', K.destination, 'ranges', all)
   end

@@ -49,9 +49,7 @@ if A.last == '1' then
   local mb = redis.call('HMGET', K.micro_batch, 'total', 'bytes')
   if ranges == range_text(0, number(mb[1]) - 1) then
     sample(K.series, '', {p = 0, b = number(mb[2])}, now_us() / 1000000)
-    redis.call('HSET', K.destination, 'cursor', A.m)
-    redis.call('HDEL', K.destination, 'ranges')
-    if d[3] then advanced(K.destination, m, d[3]) end
+    passed(K.destination, m, d[3])
     progressed(K.lease)
   end
 end

@@ -54,10 +54,8 @@ if complete then
   add(K.figures, A.completing)
 end
 if complete and m == cursor + 1 then
-  redis.call('HSET', K.destination, 'cursor', A.m)
   undivided(K.destination, shards)
-  redis.call('HDEL', K.destination, 'ranges')
-  if group then advanced(K.destination, m, group) end
+  passed(K.destination, m, group)
 else
   redis.call('HSET', K.destination, field, '=' .. A.records)
 end
