@@ -36,7 +36,8 @@ MODULES = (
 )
 """Modules that the keeper loads before its first worker, so that no worker has to. None opens a connection."""
 SPENT = 1 << 30
-"""Bytes of memory from which on a worker takes no other job: what large records took is given back."""
+"""Bytes that a worker may grow by and still take another job; past them it ends, and what large records took is given
+back. What it shares with the keeper since its fork is not counted."""
 FIRST = "500"
 """`oom_score_adj` of workers: if memory runs out, Linux ends the worker, not its application."""
 START, HOW = b"s", b"h"
@@ -162,6 +163,7 @@ def _work(jobs: socket.socket, parent: int) -> NoReturn:
         with suppress(OSError):  # not Linux, or a container that has set it higher
             Path("/proc/self/oom_score_adj").write_text(FIRST)
         kept.keep_here()
+        begun_with = _memory()
         while True:
             try:
                 answer = _answer(receive(jobs))
@@ -170,7 +172,7 @@ def _work(jobs: socket.socket, parent: int) -> NoReturn:
                 break
             kept.close_old()
             gc.collect()
-            spent = _memory() > SPENT
+            spent = _memory() - begun_with > SPENT
             send(jobs, answer + bytes([spent]))
             if spent:
                 code = 0

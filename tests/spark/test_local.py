@@ -86,7 +86,7 @@ def leaves(folder: str) -> None:
 
 def takes(size: int) -> int:
     global _taken  # noqa: PLW0603 - memory that stays taken
-    _taken = bytes(size)
+    _taken = b"x" * size  # written, so that it is really taken
     return os.getpid()
 
 
@@ -161,18 +161,33 @@ def test_one_that_is_killed_between_two_works_is_replaced_and_nothing_fails(exec
 def test_one_that_has_taken_much_memory_gives_it_back(
     executors: LocalExecutors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "SPENT", 1)  # for the children that are forked from now on
+    monkeypatch.setattr(keeper, "SPENT", 32 << 20)  # for the children that are forked from now on
     spends = LocalExecutors()
     try:
         # Given work that leaves more memory behind than a process may keep
-        [first] = spends.run_all(takes, [1 << 20])
+        [first] = spends.run_all(takes, [64 << 20])
         # Then its answer counts, and the next work has another process
         [second] = spends.run_all(who, [0])
         assert second != first
     finally:
         spends.close()
-    [kept] = executors.run_all(takes, [1 << 20])
+    [kept] = executors.run_all(takes, [64 << 20])
     assert executors.run_all(who, [0]) == [kept]
+
+
+def test_what_the_application_had_before_the_fork_is_not_counted(
+    executors: LocalExecutors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an application that had more memory at the fork than a process may take
+    assert keeper._memory() > 32 << 20
+    monkeypatch.setattr(keeper, "SPENT", 32 << 20)
+    large = LocalExecutors()
+    try:
+        # Then one process does one work after the other
+        [first] = large.run_all(takes, [1 << 20])
+        assert large.run_all(who, [0]) == [first]
+    finally:
+        large.close()
 
 
 def test_a_halt_ends_it_and_what_it_has_forked(executors: LocalExecutors, tmp_path: Path) -> None:
