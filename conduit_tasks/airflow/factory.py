@@ -31,7 +31,7 @@ from conduit_tasks.pipeline.assets import inlets, outlets
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id, safe_name
-from conduit_tasks.pipeline.schedule import is_continuous
+from conduit_tasks.pipeline.schedule import IDLE, is_continuous
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Destination, Node, Pipeline, Source
 
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SUBMIT_TIMEOUT = timedelta(hours=1)
-"""Time past the run's limit. A standalone driver whose master never comes back would otherwise hang for ever."""
+"""Time past the longest that a run lasts. A standalone driver whose master never comes back would otherwise hang for
+ever."""
 POOL_VARIABLE = "CONDUIT_SPARK_POOL"
 """Environment variable with the pool that bounds the Spark drivers that run at once; the embedded stack creates a pool
 and sets it."""
@@ -137,6 +138,7 @@ def _assets(uris: Iterable[str]) -> list[Asset]:
 
 def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], **more: Any) -> ConduitSubmitOperator:
     limit = drain_limit(pipeline)
+    longest = limit + IDLE if is_continuous(pipeline) else limit
     task = ConduitSubmitOperator(
         task_id=task_id,
         pipeline_id=pipeline.id,
@@ -147,7 +149,7 @@ def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str],
         pool=os.environ.get(POOL_VARIABLE, "default_pool"),
         priority_weight=FIRST[Node(node).kind],
         weight_rule="absolute",
-        execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit),
+        execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=longest),
         **more,
     )
     watch(task, pipeline.id, node)

@@ -43,6 +43,8 @@ class UnderWay:
     """Identifies the run: later than that of every run before."""
     since: float
     """Time at which it began, by the clock as it goes now."""
+    counted: float
+    """Time from which its limit counts: that at which it began, or at which it was last found that nothing has come."""
     now: float
     records: int | None
     """Limit of new records that it may read; None: no limit."""
@@ -141,6 +143,11 @@ class Runs:
         answer = self._access.run(scripts.WIND_UP, self._of_runs())
         return str(answer[0]) if answer else ""
 
+    def go_on(self, run: str) -> bool:
+        """Has the limit of this run count from now on. Returns False if it is not under way any more, or is to end."""
+        (done,) = self._access.run(scripts.GO_ON, {"under_way": self._keys.under_way}, run=run)
+        return bool(done)
+
     def under_way(self, run: str) -> UnderWay | None:
         """Returns the state of this run if it is under way, or if the run under way takes over from it; else None."""
         now, before = self.latest()
@@ -198,7 +205,7 @@ def _ahead(found: Mapping[str, str], now: int) -> list[tuple[str, str]]:
     limits."""
     nodes = [(name, FOR + name.removeprefix(NODE)) for name in found if name.startswith(NODE)]
     times = [(name, most) for name, most in nodes if most in found]
-    times += [(name, "") for name in ("since", "ended") if name in found]
+    times += [(name, "") for name in ("since", "counted", "ended") if name in found]
     return [(name, most) for name, most in times if int(found[name]) > now + int(found.get(most, 0))]
 
 
@@ -206,10 +213,12 @@ def course_of(found: Mapping[str, str], now: float) -> UnderWay | None:
     """Reads the stored fields of a run; None if there is none. `now`: by the server's clock."""
     if "run" not in found:
         return None
+    since = int(found.get("since", found["began"])) / 1e6
     return UnderWay(
         run=found["run"],
         began=int(found["began"]) / 1e6,
-        since=int(found.get("since", found["began"])) / 1e6,
+        since=since,
+        counted=int(found["counted"]) / 1e6 if "counted" in found else since,
         now=now,
         records=None if int(found["records"]) == NO_LIMIT else int(found["records"]),
         base=int(found["base"]),

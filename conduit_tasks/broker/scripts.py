@@ -43,6 +43,7 @@ AT_WORK = load("at_work")
 READY = load("ready")
 LEFT_OUT = load("left_out")
 WIND_UP = load("wind_up")
+GO_ON = load("go_on")
 RING = load("ring")
 # micro_batches/
 OPEN = load("open")

@@ -41,7 +41,7 @@ def past(course: UnderWay, limit: float) -> bool:
     """Returns whether the run has lasted as long as it may, longer while another is about to take over; or its
     scheduler stops."""
     young = course.after is not None and course.now - course.after.since < TAKES_OVER
-    return course.over or (course.now - course.since > limit and not young)
+    return course.over or (course.now - course.counted > limit and not young)
 
 
 def any_at_work(course: UnderWay, nodes: Sequence[str]) -> bool:

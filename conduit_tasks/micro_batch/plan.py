@@ -16,11 +16,12 @@ from conduit_tasks.connectors.registry import kept_for, source_class
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.course import before_destinations, destination_nodes
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
 from conduit_tasks.micro_batch.room import full, room_for
 from conduit_tasks.micro_batch.visibility import extend_visibility
-from conduit_tasks.pipeline.schedule import is_continuous
+from conduit_tasks.pipeline.schedule import IDLE, is_continuous
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -43,13 +44,16 @@ class PlanResult:
     reason: str
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Source → reason why it was left out, in whole or in part."""
+    idle: bool = False
+    """Whether there is nothing to do but to wait for more."""
 
 
 def plan_run(
     pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None, *, by_hand: bool = False
 ) -> PlanResult:
     """Plans one run. Under `@continuous` the run lasts: it waits for more, even if there is nothing to do; but not a
-    run that was started `by_hand` or has `limits`.
+    run that was started `by_hand` or has `limits`. If nothing has come since the run before began, that one goes on in
+    its place: its limit counts from now on.
 
     `limits`: `max-records` that this run may read at most (a param of a manual run; 0: it only delivers); a micro-batch
     of it holds no more than that, nor than the pipeline's own limit.
@@ -70,6 +74,8 @@ def plan_run(
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue
+            if found.idle and (other := _goes_on(context)):
+                return PlanResult(None, False, f"nothing has come since run {other} began: it goes on")
             if found.work:
                 most = (limits or {}).get("max-records")
                 context.broker.runs.begin(run_id, most, records_read(context), moved(context), lasts=lasts)
@@ -83,6 +89,18 @@ def _lasting(context: Context) -> str:
     now, _ = context.broker.runs.latest()
     reads = now is not None and now.lasts and all(now.at_work(s.node) for s in context.pipeline.sources)
     return now.run if now is not None and reads else ""
+
+
+def _goes_on(context: Context) -> str:
+    """Has the run that lasts go on in place of a new one, if nothing has come since it began and all its nodes are at
+    work. Returns that run; empty if a new one is to begin."""
+    runs, pipeline = context.broker.runs, context.pipeline
+    now, _ = runs.latest()
+    if now is None or not now.lasts or now.again or any(now.left_out.values()):
+        return ""
+    nodes = [*before_destinations(pipeline), *destination_nodes(pipeline)]
+    idle = now.moved == moved(context) and now.now - now.since < IDLE
+    return now.run if idle and all(map(now.takes_over, nodes)) and runs.go_on(now.run) else ""
 
 
 def records_read(context: Context) -> int:
@@ -135,7 +153,8 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
     if pending or lasts or held:
         asked = f"{', '.join(held)} is asked by its own node" if held else f"{next_one.reason}: the run waits for more"
         said = pending or asked
-        return PlanResult(None, True, said, next_one.asked.told())
+        asked_well = not next_one.asked.failed and not next_one.asked.waiting
+        return PlanResult(None, True, said, next_one.asked.told(), idle=asked_well and not pending)
     for failure in next_one.asked.failed.values():
         # There is nothing else to do that the failure would hold up.
         raise failure

@@ -20,8 +20,8 @@ LOOK = 1.0
 
 @dataclass
 class Waiting:
-    """One node of a run that waits for the others. `limit`: seconds after the run's beginning in which micro-batches
-    are opened."""
+    """One node of a run that waits for the others. `limit`: seconds in which the run opens micro-batches, counted
+    from its beginning, or from the last time that nothing was found to have come (`plan_run`)."""
 
     context: Context
     run: str

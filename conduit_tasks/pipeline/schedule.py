@@ -25,6 +25,9 @@ PRESETS = {
 
 NOBODY_KNOWS = 3_600.0
 """Seconds taken for the time between two runs that somebody else starts."""
+IDLE = 3_600.0
+"""Seconds for which a run under `@continuous` goes on past its limit if nothing comes: a hand-over starts a process per
+node, and each task of a run leaves a log."""
 
 
 @dataclass(frozen=True)

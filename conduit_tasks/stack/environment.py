@@ -85,6 +85,23 @@ def spark_connection(connect_url: str) -> dict[str, Any]:
     return {"conn_type": "spark_connect", "host": address.host, "port": address.port, "extra": extra}
 
 
+QUIET = (
+    # At each look the files that it has found: 20 MB a day.
+    "airflow.dag_processing.manager",
+    # Two lines in the log of each task.
+    "airflow.dag_processing.bundles.manager",
+    "airflow.dag_processing.dagbag",
+    # What becomes of runs and tasks, which Airflow's pages show: some 40 KB for each run of a pipeline.
+    "airflow.jobs.scheduler_job_runner",
+    "airflow.models.dag",
+    "airflow.models.dagrun",
+    "airflow.serialization.definitions.dag",
+    "http.access",
+    "supervisor",
+)
+"""Loggers of Airflow's components of which only warnings are written."""
+
+
 def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
     return {
         "CONDUIT_SPARK_POOL": POOL,
@@ -109,8 +126,7 @@ def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
-        # It says at each look which files it has found: 20 MB a day.
-        "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.dag_processing.manager=WARNING",
+        "AIRFLOW__LOGGING__NAMESPACE_LEVELS": " ".join(f"{name}=WARNING" for name in QUIET),
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }

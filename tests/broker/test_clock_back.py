@@ -41,14 +41,16 @@ def test_a_node_that_was_killed_is_at_work_no_longer_than_it_said(broker: Broker
     broker.runs.begin("r", **RUN)
     for node, seconds in {"sources.a": 15.0, "sources.b": 615.0, "processors": 0.0, "destinations.x": -1.0}.items():
         broker.runs.tell_at_work("r", node, seconds)
+    assert broker.runs.go_on("r")
     key = broker.keys.under_way
-    ahead(broker, key, "node:sources.a", "node:sources.b", "ended", "began", "since")
+    ahead(broker, key, "node:sources.a", "node:sources.b", "ended", "began", "since", "counted")
     # When somebody looks, then each is believed for as long as it said, from now on, and the run has begun just now
     assert left(broker, "sources.a") <= 15.0
     assert 15.0 < left(broker, "sources.b") <= 615.0
     course = broker.runs.under_way("r")
     assert course is not None
     assert course.since <= course.now
+    assert course.counted <= course.now
     assert course.ended <= course.now
     assert (course.at_work("processors"), course.waits("destinations.x")) == (False, True)
     # And time goes on from there: whoever looks again grants it no more

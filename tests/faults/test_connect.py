@@ -16,6 +16,8 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from conduit_tasks.spark.connect import ConnectExecutors
 from conduit_tasks.spark.daemon import FIRST
+from conduit_tasks.spark.remote import TOKEN
+from conduit_tasks.spark.server import answers
 from conduit_tasks.topology import UNTOLD
 from conduit_tasks.waits import still_running
 from tests.conftest import ConnectServer
@@ -60,6 +62,16 @@ def arrived(home: Path, receiver: Receiver, rows: list[Any], most: int) -> None:
     assert (seen["accepted"], seen["out_of_order"]) == (COUNT, 0)
     assert seen["duplicates"] <= most
     account()
+
+
+def test_a_server_that_is_watched_writes_no_line_about_it(
+    connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What watches it has the token, and asks every ten seconds for as long as it lives
+    monkeypatch.setenv(TOKEN, connect_server.token)
+    for _ in range(3):
+        assert answers(connect_server.address, 60.0)
+    assert "ERROR" not in connect_server.log.read_text()
 
 
 @pytest.mark.proves("C9", "C10", "I4")

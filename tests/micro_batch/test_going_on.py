@@ -1,0 +1,139 @@
+"""A run that lasts goes on in place of the next one as long as nothing comes (docs/schedules.md, "A stream")."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.errors import SourceError
+from conduit_tasks.micro_batch import plan
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.operate.control import stop
+from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.micro_batch.side_by_side import patient  # noqa: F401 - a fixture
+from tests.micro_batch.test_draining import wait_for
+from tests.micro_batch.test_handing_over import Run, out
+from tests.micro_batch.test_lasting import NODES, STREAM
+from tests.micro_batch.test_whole import events
+
+
+def ready(run: str) -> bool:
+    broker = state("p")
+    course = broker.runs.under_way(run)
+    broker.close()
+    return course is not None and all(map(course.takes_over, NODES))
+
+
+@pytest.fixture
+def idle(home: Path) -> Path:
+    """A pipeline to which nothing has come."""
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir()
+    return home
+
+
+def ended(run: Run) -> None:
+    stop("p", deadline=240)
+    run.ended()
+
+
+def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(idle: Path) -> None:
+    one, began = Run("one", limit=15.0), time.monotonic()
+    wait_for(lambda: ready("one"))
+    time.sleep(max(0.0, began + 10.0 - time.monotonic()))
+    # When the next run is planned, then it finds nothing to do
+    planned = plan_run("p", "two")
+    assert not planned.work
+    assert planned.reason == "nothing has come since run one began: it goes on"
+    # And what comes after the limit is read and delivered by the run that goes on
+    time.sleep(max(0.0, began + 18.0 - time.monotonic()))
+    assert one.played is None
+    rows = events(idle / "data", "a.jsonl", 0, 30)
+    wait_for(lambda: out(idle) == 30)
+    assert ready("one")
+    # And the next one takes over
+    assert plan_run("p", "three").work
+    ended(one)
+    assert payloads(idle / "out/all.jsonl") == rows
+
+
+def test_a_run_that_goes_on_ends_by_the_limit_that_counts_from_then(idle: Path) -> None:
+    one = Run("one", limit=8.0)
+    wait_for(lambda: ready("one"))
+    at = time.monotonic()
+    assert not plan_run("p", "two").work
+    assert "lasted 8 s" in str(one.ended().said["sources.in"])
+    assert time.monotonic() - at > 7.0
+
+
+def too_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "IDLE", 0.0)
+
+
+def something_came(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events(home / "data", "a.jsonl", 0, 30)
+    wait_for(lambda: out(home) == 30)
+
+
+def a_node_is_gone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = state("p")
+    broker.runs.tell_at_work("one", "destinations.red", 0.0)
+    broker.close()
+
+
+def a_source_fails(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = state("p")
+    broker.runs.tell_left_out("one", "in", "it is gone")
+    broker.close()
+
+
+def the_scheduler_stops(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened("p", "one") as context:
+        assert context.broker.runs.wind_up() == "one"
+
+
+@pytest.mark.parametrize("why", [too_long, something_came, a_node_is_gone, a_source_fails, the_scheduler_stops])
+def test_the_next_run_begins_where_the_one_before_is_not_idle_or_not_whole(
+    idle: Path, monkeypatch: pytest.MonkeyPatch, why: Callable[[Path, pytest.MonkeyPatch], None]
+) -> None:
+    one = Run("one")
+    wait_for(lambda: ready("one"))
+    why(idle, monkeypatch)
+    assert plan_run("p", "two").work
+    ended(one)
+
+
+def test_a_run_that_has_begun_and_is_not_ready_is_taken_over(idle: Path) -> None:
+    assert plan_run("p", "one").work
+    assert plan_run("p", "two").work
+
+
+def test_a_source_that_cannot_be_asked_is_left_to_the_next_run(idle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Run("one")
+    wait_for(lambda: ready("one"))
+
+    def fails(*_: object) -> list[object]:
+        raise SourceError("the disk is gone")
+
+    monkeypatch.setattr("conduit_tasks.micro_batch.asking._plan", fails)
+    assert plan_run("p", "two").work
+    monkeypatch.undo()
+    ended(one)
+
+
+def test_a_run_of_which_another_has_taken_over_cannot_go_on(idle: Path) -> None:
+    broker = state("p")
+    broker.runs.begin("one", None, 0, lasts=True)
+    assert broker.runs.go_on("one")
+    broker.runs.begin("two", None, 0, lasts=True)
+    assert not broker.runs.go_on("one")
+    two, one = broker.runs.latest()
+    assert two is not None
+    assert two.counted == two.since
+    assert one is not None
+    assert one.counted > one.since
+    broker.close()
