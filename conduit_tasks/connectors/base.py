@@ -248,6 +248,11 @@ class RecordDestination(_Writers, Listener, Owner):
         """Returns why one object alone may send at a time; "" if several processes may (`delivery.parallelism`)."""
         return ""
 
+    @classmethod
+    def in_any_order(cls, settings: Mapping[str, str]) -> bool:
+        """Returns whether several micro-batches may be under way at once if `order-by: none` is asked for (ADR 41)."""
+        return True
+
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - the client keeps it per send
         """Connects; raises Unavailable."""
 
@@ -320,6 +325,13 @@ class BatchDestination(_Writers, Listener, Owner):
         With a `shard` it then keeps no state (`write` returns None), and each write leaves those of other shards alone.
         """
         return "the connector writes in one place, one write after the other"
+
+    @classmethod
+    def in_any_order(cls, settings: Mapping[str, str]) -> bool:
+        """Returns whether several micro-batches may be under way at once if `order-by: none` is asked for (ADR 41).
+        Not if what was written is told apart by the name of its `shard`, nor if a row replaces an earlier one: an
+        earlier micro-batch would replace a row of a later one for good."""
+        return False
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Goes back to `state` (see above). Raises Unavailable (may recover) or ConfigError."""

@@ -73,6 +73,10 @@ class TableDestination(BatchDestination):
     def one_task(cls, settings: Mapping[str, str]) -> str:
         return ""
 
+    @classmethod
+    def in_any_order(cls, settings: Mapping[str, str]) -> bool:
+        return not cls.idempotent(settings)
+
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that
         was not committed left nothing."""

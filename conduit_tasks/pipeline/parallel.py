@@ -68,15 +68,10 @@ def of_class(connector: Any, settings: Mapping[str, str]) -> str:
 
 
 def together(destination: Destination, connector: Any) -> bool:
-    """Returns whether several micro-batches may be under way at once at the destination: nothing is kept by their
-    order, nor by the name of a shard, which only destinations that write in batches know."""
-    from conduit_tasks.connectors.base import RecordDestination
-
+    """Returns whether several micro-batches may be under way at once at the destination. `connector`: its class."""
     options = destination.delivery
-    record_wise = isinstance(connector, type) and issubclass(connector, RecordDestination)
-    return (
-        options.order_by == "none" and options.parallelism != 1 and record_wise and not one_task(destination, connector)
-    )
+    asked = options.order_by == "none" and options.parallelism != 1 and connector is not None
+    return asked and bool(connector.in_any_order(destination.settings)) and not one_task(destination, connector)
 
 
 def must_be(connector: Any, settings: Mapping[str, str]) -> str:

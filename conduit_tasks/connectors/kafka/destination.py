@@ -107,6 +107,10 @@ class KafkaDestination(BatchDestination):
     def one_task(cls, settings: Mapping[str, str]) -> str:
         return ""
 
+    @classmethod
+    def in_any_order(cls, settings: Mapping[str, str]) -> bool:
+        return True
+
     def open(self, state: dict[str, Any] | None) -> None:
         """Closes clients that failed, so that nothing of theirs is in flight any more. There is no state to restore."""
         client.library()

@@ -53,6 +53,10 @@ class RedisDestination(BatchDestination):
     def one_task(cls, settings: Mapping[str, str]) -> str:
         return ""
 
+    @classmethod
+    def in_any_order(cls, settings: Mapping[str, str]) -> bool:
+        return True
+
     def open(self, state: dict[str, Any] | None) -> None:
         self.close()
         self._client = opened(self.settings["url"])

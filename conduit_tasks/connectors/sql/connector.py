@@ -136,6 +136,10 @@ class SqlDestination(BatchDestination):
         sqlite = settings.get("url", "").startswith("sqlite")
         return "SQLite has one writer at a time" if sqlite else ""
 
+    @classmethod
+    def in_any_order(cls, settings: Mapping[str, str]) -> bool:
+        return not cls.idempotent(settings)
+
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects and looks at the table, which is created if it is missing. There is no state to restore: a
         transaction that was not committed left nothing."""
