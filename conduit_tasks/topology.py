@@ -1,5 +1,5 @@
 """The graph of one pipeline as plain dataclasses, for the DAG factory and the Spark applications: names of nodes,
-delivery options, and the digest that tells versions of its file apart.
+options with their defaults and limits, and the digest that tells versions of its file apart.
 
 Built from a validated file by `conduit_tasks.pipeline.load`; every default is already applied, every
 duration is in seconds, every size in bytes.

@@ -1,5 +1,5 @@
-"""The provider's submit hook: starts the application by `spark-submit`, at a Connect server or forked, turns its output
-into lines of the task's log, and ends all its processes if the task is killed.
+"""The provider's submit hook: starts the application where the Spark connection says, by `spark-submit`, at a Connect
+server or forked, turns its output into lines of the task's log, and ends all its processes if the task is killed.
 
 A connection of type `spark_connect` (the provider's own, as `SparkConnectHook` reads it) names a Spark Connect server:
 the same application runs there, as by `spark-submit --remote`, without a JVM that would only start it.

@@ -1,5 +1,8 @@
-"""The Python tasks `plan` and `acks.<source>` of a DAG: what they call, and which errors fail a task without a retry.
-They import brokers and connectors when they run, never at parsing."""
+"""The Python tasks `plan` and `acks.<source>` of a DAG: what they call, which errors fail a task without a retry, and
+that the acks fail of a source which was left out.
+
+They import brokers and connectors when they run, never at parsing.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Delivery state of the destinations: cursors, confirmed ranges of the next micro-batch, votes in the nack window,
-micro-batches that hold nothing for one, and steps that were called."""
+confirms without delivery of micro-batches that hold nothing for one, and steps that were called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Figures of many pipelines for monitoring: everything of all of them in a few round trips, nothing is changed."""
+"""Reads what is monitored of many pipelines (counters, lag, breakers, dead letters) in a few round trips; changes
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Applies a changed file: drains and stops the pipeline, moves its state as the file says, and starts it again.
+"""Applies a changed file, if all that would lose or double events is decided: drains and stops the pipeline, moves its
+state as the file says, and starts it again.
 
 Every step may be done twice. A crash between any two leaves a pipeline that is stopped, or unchanged; the same command
 again finishes, and starts the pipeline if it was running before.

@@ -1,4 +1,5 @@
-"""Effects of a changed pipeline file on a pipeline with data in flight. Reads; changes nothing.
+"""Effects of a changed pipeline file on a pipeline with data in flight: whether each change is safe, and what has to be
+decided. Reads; changes nothing.
 
 A change is *safe* if it loses no event, and sends none twice, that would not be lost or sent twice without it. A change
 that is not safe names what has to be decided, in the words of `conduit apply`.

@@ -1,4 +1,5 @@
-"""`conduit gateway`: takes events over HTTP for every source with `plugin: gateway`.
+"""`conduit gateway`: options and limits of the process that takes events over HTTP for every source with
+`plugin: gateway`.
 
 Exit 0: it was asked to stop, and every accepted request is answered; 1: it cannot start (a file, Redis, the port).
 """

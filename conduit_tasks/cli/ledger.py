@@ -1,4 +1,5 @@
-"""`conduit ledger PIPELINE`: outcomes of records by destination, time and attempt (SEMANTICS X5)."""
+"""`conduit ledger PIPELINE`: outcomes of records by destination, time and attempt; with `--record` the history of one
+record, and its state as a whole (SEMANTICS X5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Progress of one destination in one micro-batch: pure bookkeeping between completed sends and confirmed ranges.
+"""Outcome of each record of a micro-batch at one destination, kept by seq and ord (invariant 10) until votes and
+confirmed ranges tell the broker of it.
+
+Pure bookkeeping between completed sends and confirmed ranges.
 
 Records are *expected* in order of (seq, ord) as they are read, and *completed* in any order. A flush takes what may be
 told to the broker now, in the order vote → store the dead letters → confirm (SEMANTICS C6):

@@ -1,5 +1,5 @@
-"""Reading of the rows of a `Work`: those that are still to be done, as batches, or as entries after the destination's
-own processors."""
+"""Reads the rows of a `Work` that are still to be done, as batches, or as entries after the destination's own
+processors; gives derived records their ordinals, of which there are 32,768 at most for one record."""
 
 from __future__ import annotations
 
@@ -178,6 +178,7 @@ def numbered(result: Result, ord: int) -> Result:
 
 def overflow(count: int, ord: int) -> str | None:
     """Returns why so many records cannot be derived from one with this ordinal; None if they can."""
+    # 32,768, as 2^31 ordinals are shared out at a distance of 2^16.
     most = (MOST_ORDINAL - ord) // DERIVED_STRIDE + 1
     if count <= most:
         return None

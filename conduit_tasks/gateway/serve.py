@@ -1,4 +1,5 @@
-"""The process of `conduit gateway`: the sources that it serves, checks of Redis, and a shutdown that answers all.
+"""The process of `conduit gateway`: the sources that it serves, by files and tokens as they change, checks of Redis,
+and a shutdown that answers all.
 
 The pipeline files are read again when they change, so that a new source is served without a restart; tokens are looked
 up again with them, and at least every minute.

@@ -1,5 +1,5 @@
 """Asks the sources what lies past their positions: an equal share of the room for each, and another one first each
-time. A source that cannot answer, or could not be read, is left out and does not hold up the others."""
+time; leaves out, for the others, one that cannot answer or could not be read."""
 
 from __future__ import annotations
 

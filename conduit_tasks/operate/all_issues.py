@@ -1,4 +1,5 @@
-"""Issues of many pipelines together: the newest ones, or those with the most failures.
+"""Issues of many pipelines together, the newest ones or those with the most failures: which are kept, which are
+withheld, and what is left for a later look.
 
 Redis says in a few round trips which pipelines have any. Only their dead letters are looked at, and of those only what
 was not looked at before (`dead_letters.columns`). The first look of a process at a pipeline takes some milliseconds: a

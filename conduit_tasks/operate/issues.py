@@ -1,7 +1,8 @@
-"""Issues of a pipeline: failures of one cause, of records (dead letters) and of tasks.
+"""Issues of a pipeline: failures of one cause, of records (dead letters) and of tasks, whose issues are resolved once
+the task has succeeded.
 
-A task's failures are counted in the broker when its attempts end. Their issue resolves itself: once the node has
-succeeded, it is open again only if the node fails again.
+A task's failures are counted in the broker when its attempts end. Once the node has succeeded, their issue is open
+again only if the node fails again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The broker's state of every pipeline as metrics, read on request; nothing is kept.
+"""Decides of which of the broker's counters, histograms and figures each metric of a pipeline is made; they are read on
+request, and nothing is kept.
 
 Counters and histograms are the broker's own, added exactly once per confirmed range, so they survive restarts and never
 count a retry of a task twice.

@@ -1,4 +1,5 @@
-"""Status of a pipeline: one plain document for the CLI, the demo's account and the API."""
+"""Status of a pipeline as one plain document, for the CLI, the API and the demo's account: lag, counts and positions,
+who is at work, and which micro-batch is open."""
 
 from __future__ import annotations
 

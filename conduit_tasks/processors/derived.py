@@ -1,5 +1,5 @@
-"""Records that processors derive from one (`split`, `clone`, a function's list), counted in bytes as they are made, and
-refused where they are too many.
+"""Bounds the bytes of what processors derive from one record (`split`, `clone`, a function's list), as it is made;
+their number is bounded where a destination reads them (`delivery.reading`).
 
 They stay together up to the ack of their position, so one record may become `DERIVED_BYTES` at most (SEMANTICS C13).
 """

@@ -1,5 +1,5 @@
 """Batches of records cut and joined by bytes, so that memory does not grow with the size of records (SEMANTICS C13);
-and which rows are larger or deeper than a record may be.
+the most bytes of a record and of what is derived from it, and which rows are larger or deeper.
 
 An Arrow array of bytes holds at most 2 GiB. More bytes become another chunk, and are lost if only the first one is
 taken: batches are joined here and nowhere else.

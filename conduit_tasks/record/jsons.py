@@ -1,4 +1,5 @@
-"""JSON of records: every value read here can be written here; whole numbers keep every digit, fractions are doubles.
+"""JSON of records, of 200 levels at most: every value read here can be written here; whole numbers keep every digit,
+fractions are doubles.
 
 orjson reads JSON nested 1,024 deep and writes 254 levels, and makes a float of a whole number beyond 64 bits. Content
 of records is parsed and written by these functions only, so that no source takes what no destination can write.

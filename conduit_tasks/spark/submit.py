@@ -1,5 +1,5 @@
-"""Start of a Spark driver: configuration (`include/spark-defaults.conf` wins over ours), environment and, if it is
-known, the JVM's whole command line, which is faster.
+"""Start of a Spark driver: configuration (`include/spark-defaults.conf` wins over ours), environment (on YARN and
+Kubernetes only what is no secret) and, if it is known, the JVM's whole command line, which is faster.
 
 Only the JVM of a driver in client mode on this machine (`local`, `spark://`) is tuned; YARN, Kubernetes and cluster
 mode keep the settings of their connection and their `spark-defaults.conf`.
