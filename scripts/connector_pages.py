@@ -28,15 +28,29 @@ prints the options of one, and `conduit connectors test NAME` tries whether it [
 A connector may [register handlers](../handlers.md#in-code) of what becomes of its records.
 `standalone:NAME` is any of [Conduit's standalone connectors](standalone.md), which are programs of their own.
 
+*Code: {code}.*
+
 | name | source | destination | what it does |
 |---|---|---|---|
 """
 
 
+CODE = {
+    "connectors/registry.py": "connectors by name",
+    "connectors/plugins.py": "`builtin:`, `@version`, `standalone:`",
+    "connectors/base.py": "the interfaces, handlers of a connector",
+    "cli/connectors.py": "`describe` and `test`",
+    "connectors/acceptance/__init__.py": "whether a connector keeps its contract",
+}
+"""The files below `conduit_tasks/` that decide what README.md says."""
+
+
 def pages() -> dict[str, str]:
     """File name → text as it must be."""
     known = {name: found for name, found in registry.known().items() if name in registry.BUILTIN}
-    out = {"README.md": README + "".join(f"{_row(name, found)}\n" for name, found in known.items())}
+    code = "; ".join(f"[`{file}`](../../conduit_tasks/{file}) {what}" for file, what in CODE.items())
+    rows = "".join(f"{_row(name, found)}\n" for name, found in known.items())
+    out = {"README.md": README.format(code=code) + rows}
     for name, found in known.items():
         path = FOLDER / f"{name}.md"
         text = path.read_text(encoding="utf-8") if path.exists() else f"# {name}\n\n{summary(found)}\n"

@@ -44,6 +44,101 @@ NAMES = {
 }
 """Model → where its keys stand."""
 
+CODE = {
+    "FileKeys": (
+        ("pipeline/load.py", "reads files, versions"),
+        ("pipeline/json_schema.py", "`conduit schema`, for editors"),
+    ),
+    "PipelineKeys": (
+        ("pipeline/clashes.py", "an id used twice"),
+        ("airflow/factory.py", "`status`: a DAG that begins paused"),
+        ("airflow/schedule.py", "`schedule`, `data-intervals`, `drain-limit`"),
+        ("delivery/broker_port.py", "what `isolate` stops"),
+        ("resend/interval.py", "reads `event-time`"),
+        ("record/shown.py", "shows `mask` as `***`"),
+        ("record/searchable.py", "which fields `index` may list"),
+        ("micro_batch/row_index.py", "writes the `index`"),
+        ("airflow/resend.py", "the DAG of `replay-interval`"),
+    ),
+    "ConnectorKeys": (
+        ("connectors/plugins.py", "parts of `plugin`"),
+        ("pipeline/values.py", "`settings` as text"),
+        ("pipeline/validate.py", "keys of the other side"),
+        ("micro_batch/source_ack.py", "when a source is acked"),
+        ("connectors/registry.py", "default of `ack-on`"),
+        ("gateway/journal.py", "journal of `durability: spool`"),
+        ("pipeline/assets.py", "makes assets of settings"),
+        ("airflow/alert_rules.py", "checks a `deadline`"),
+    ),
+    "ProcessorKeys": (
+        ("processors/registry.py", "finds the plugin"),
+        ("processors/chain.py", "conditions, sections"),
+        ("processors/many.py", "order with several `workers`"),
+    ),
+    "TriggerKeys": (
+        ("filters/dialects.py", "each kind of filter"),
+        ("micro_batch/row_pass.py", "asks the filters about each record"),
+    ),
+    "DeliveryKeys": (
+        ("pipes/registry.py", "defaults of a pipe"),
+        ("delivery/lanes.py", "keeps `order-by`"),
+        ("delivery/record_wise.py", "keeps `max-unconfirmed`"),
+        ("delivery/retry.py", "`retry`, `backoff-*`, `retry-after-max`"),
+        ("delivery/deadlines.py", "`timeout` of a send"),
+        ("delivery/watchdog.py", "`timeout` of a bulk write"),
+        ("delivery/down.py", "whether the destination is down"),
+        ("delivery/attempts.py", "`on-unavailable` and `refused`"),
+        ("delivery/rate.py", "keeps `rate-limit`"),
+        ("delivery/at_most_once.py", "`guarantee: at-most-once`, its marks"),
+        ("delivery/isolate_poison.py", "after `max-redeliveries`"),
+        ("dead_letters/parking.py", "what `park-keys` holds back"),
+        ("micro_batch/dividing.py", "tasks of `parallelism`"),
+    ),
+    "BreakerKeys": (
+        ("delivery/breaker.py", "counts failures, tries one record"),
+        ("broker/scripts/breakers/trip.lua", "opens it, and for how long"),
+    ),
+    "DeadLetterKeys": (
+        ("broker/scripts/deliveries/vote.lua", "the window"),
+        ("dead_letters/handler.py", "our own store, plugins, `log`"),
+        ("dead_letters/processors.py", "processors of letters"),
+    ),
+    "MicroBatchKeys": (("micro_batch/room.py", "the limits"), ("micro_batch/asking.py", "shares of the sources")),
+    "LagBudgetKeys": (
+        ("micro_batch/room.py", "what the budget lets be read"),
+        ("broker/backlogs.py", "what is not confirmed"),
+    ),
+    "SpoolKeys": (
+        ("spool/store.py", "folders and addresses"),
+        ("micro_batch/collection.py", "removes after `retention`"),
+        ("connectors/registry.py", "an hour with `sqs`"),
+    ),
+    "HandlerKeys": (
+        ("delivery/handlers.py", "calls, at each destination"),
+        ("micro_batch/messages.py", "messages as a whole"),
+        ("include.py", "finds the function"),
+    ),
+    "RecoveryKeys": (
+        ("broker/scripts/failures/recover.lua", "delays, and the last retry"),
+        ("micro_batch/recovery.py", "what counts as a failure"),
+    ),
+    "WakeKeys": (
+        ("micro_batch/wake.py", "looks, and pauses between them"),
+        ("airflow/wake.py", "the trigger in Airflow"),
+    ),
+    "AlertKeys": (
+        ("airflow/alert_rules.py", "each rule"),
+        ("airflow/alerts.py", "calls notifiers, once each"),
+        ("airflow/issue_alerts.py", "tells of issues"),
+    ),
+    "StepKeys": (
+        ("micro_batch/on_delivered.py", "for which micro-batch, in order"),
+        ("airflow/on_delivered.py", "triggers a DAG, calls a function"),
+        ("airflow/asset_steps.py", "events of an asset"),
+    ),
+}
+"""Model → files that do what its keys say, below the package, and what of it."""
+
 KINDS: list[tuple[Any, str]] = [
     (values.Duration, "duration (`10s`, `1h30m`)"),
     (values.Size, "size (`256MiB`)"),
@@ -82,7 +177,8 @@ def section(keys: type[Keys]) -> str:
         inner = _models(hints[name])
         meaning = _cell(info.description or (inner[0].__doc__ if inner else "") or "")
         lines.append(f"| `{info.alias or name}` | {_named(hints[name])} | {_default(info, hints[name])} | {meaning} |")
-    return "\n".join(lines) + "\n"
+    code = "; ".join(f"[`{file}`](../conduit_tasks/{file}) {what}" for file, what in CODE[keys.__name__])
+    return "\n".join([*lines, "", f"*Code: {code}.*"]) + "\n"
 
 
 def _cell(text: str) -> str:

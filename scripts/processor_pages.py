@@ -64,6 +64,101 @@ EXAMPLES: dict[str, list[tuple[dict[str, str], Any]]] = {
 }
 """Processor → settings and payload after; what comes out is found by running it."""
 
+_LINK_LOCAL = {"connectors/http/link_local.py": "addresses that `allow-link-local` allows"}
+_CALLS = {
+    "processors/http_calls.py": "the requests: repeated, redirected, several at once",
+    **_LINK_LOCAL,
+}
+_MODELS = {"processors/models.py": "the key to the API, a field's text", **_CALLS}
+_REGISTRY = {"processors/registry_client.py": "the registry of the schemas", **_LINK_LOCAL}
+_DERIVED = {"processors/derived.py": "how many bytes one record may become"}
+_VIEW = {
+    "processors/view.py": "columns of the view, what is taken over",
+    "micro_batch/frame_step.py": "the condition, the search for failing records",
+}
+
+CODE: dict[str, dict[str, str]] = {
+    "avro.decode": {
+        "processors/avro.py": "the wire format, its decoding",
+        "schemas/bound.py": "data that would be too large or deep",
+        "schemas/avro.py": "bytes, times and decimals as JSON",
+        **_REGISTRY,
+    },
+    "avro.encode": {
+        "processors/avro.py": "the strategies, the wire format",
+        "processors/avro_infer.py": "the schema that autoRegister infers",
+        **_REGISTRY,
+    },
+    "base64.decode": {"processors/encoding.py": "what is decoded and what fails"},
+    "base64.encode": {"processors/encoding.py": "what is encoded and what fails"},
+    "clone": {"processors/derive.py": "the clones and their numbers", **_DERIVED},
+    "cohere.command": {"processors/cohere.py": "the question and the answer's place", **_MODELS},
+    "cohere.embed": {"processors/cohere.py": "requests of several records, the embedding's form", **_MODELS},
+    "cohere.rerank": {"processors/cohere.py": "which records are ranked, the result", **_MODELS},
+    "custom.javascript": {
+        "processors/javascript.py": "the bounds, errors, what a script returns",
+        "processors/javascript_api.js": "what a script finds, its whole numbers",
+    },
+    "dedupe": {
+        "processors/dedupe.py": "keys, records without one, `memory`",
+        "processors/scripts/dedupe.lua": "who came first, time to live, full Redis",
+        "processors/many.py": "blocks of records",
+    },
+    "enrich": {"processors/enrich.py": "reading the table, comparing keys, missing rows"},
+    "error": {"processors/flow.py": "the nack and its message", "processors/chain.py": "the condition"},
+    "field.convert": {"processors/convert.py": "types, times, nulls, what does not convert"},
+    "field.exclude": {"processors/field.py": "which fields may go", "record/fields.py": "references to fields"},
+    "field.rename": {"processors/field.py": "the mapping", "record/fields.py": "references to fields"},
+    "field.set": {
+        "processors/field.py": "which fields may be set",
+        "record/fields.py": "references to fields, maps on the way",
+        "templates/template.py": "the template of the value",
+    },
+    "filter": {"processors/flow.py": "the filter", "processors/chain.py": "the condition"},
+    "json.decode": {"processors/encoding.py": "what is decoded", "record/jsons.py": "JSON that is read"},
+    "json.encode": {"processors/encoding.py": "raw data or text", "record/jsons.py": "JSON that is written"},
+    "mask": {"processors/mask.py": "hash, salt, replacement, what stays"},
+    "ollama": {
+        "processors/ollama.py": "the prompt, the answer it takes",
+        "processors/models.py": "answers that are errors",
+        **_CALLS,
+    },
+    "openai.embeddings": {"processors/openai.py": "the request, the embedding's place", **_MODELS},
+    "openai.textgen": {"processors/openai.py": "the request's settings, the answer's place", **_MODELS},
+    "python": {
+        "processors/python.py": "both modes, what the function may return",
+        "include.py": "import of the function",
+        **_DERIVED,
+        **_VIEW,
+    },
+    "schema.check": {
+        "processors/schema_check.py": "what is drift, the error's text",
+        "processors/schema_work.py": "too many ways to look through",
+        "errors.py": "the error class `schema`",
+    },
+    "split": {"processors/derive.py": "the records of the elements, their numbers", **_DERIVED},
+    "sql": {
+        "processors/sql.py": "running the statement",
+        "processors/sql_plan.py": "statements that are refused",
+        **_VIEW,
+    },
+    "unwrap.debezium": {"processors/unwrap.py": "the event's operation, data, metadata and key"},
+    "unwrap.kafkaconnect": {"processors/unwrap.py": "the payload, operation and key"},
+    "unwrap.opencdc": {"processors/unwrap.py": "what must be there, raw data"},
+    "webhook.http": {"processors/webhook.py": "the request's templates, the answer's place", **_CALLS},
+}
+"""Processor → the files below `conduit_tasks/` that decide what its page says, each with what it decides."""
+
+INDEX_CODE = {
+    "processors/chain.py": "conditions, none or many, nacks, outages",
+    "processors/derived.py": "records made of one",
+    "processors/many.py": "several records at once, in order",
+    "processors/http_calls.py": "`workers`",
+    "processors/registry.py": "processors by name",
+    "connectors/plugins.py": "`builtin:` and `@version`",
+    "cli/processors.py": "`describe` and `try`",
+}
+
 
 def pages() -> dict[str, str]:
     """File name → text."""
@@ -104,6 +199,8 @@ records from its input, `conduit records try` shows [each step](../records.md) o
 `conduit pipelines test FILE` runs [unit tests](../pipeline-tests.md) of a whole pipeline.
 One that is [your own](../../examples/plugin) may [register handlers](../handlers.md#in-code).
 
+{_code(INDEX_CODE)}
+
 | name | what it does |
 |---|---|
 {rows}
@@ -118,8 +215,15 @@ def _page(name: str) -> str:
         parts.append("\n".join(["| setting | meaning | default |", "|---|---|---|", *rows]))
     else:
         parts.append("It takes no settings.")
+    parts.append(_code(CODE[name]))
     parts += [_example(name, *example) for example in EXAMPLES.get(name, [])]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _code(files: dict[str, str]) -> str:
+    """The line that says where the code is."""
+    links = (f"[`{file}`](../../conduit_tasks/{file}) {what}" for file, what in files.items())
+    return f"*Code: {'; '.join(links)}.*"
 
 
 def _text(cls: Any) -> str:

@@ -1,4 +1,5 @@
-"""A pipeline as a task group inside a DAG that is written by hand."""
+"""A pipeline as a task group (`ConduitPipeline`) inside a DAG that is written by hand; one that is `@continuous` is
+refused."""
 
 from __future__ import annotations
 

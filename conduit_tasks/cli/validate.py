@@ -1,4 +1,5 @@
-"""`conduit validate`: checks pipeline files."""
+"""`conduit validate`: checks pipeline files or folders, prints each finding, and says by its exit code if there are
+errors."""
 
 from __future__ import annotations
 

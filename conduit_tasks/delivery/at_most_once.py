@@ -1,4 +1,5 @@
-"""`guarantee: at-most-once` (SEMANTICS B8): the broker stores that a record may have been sent before it is sent.
+"""`guarantee: at-most-once` (SEMANTICS B8): the broker stores that a record may have been sent before it is sent, and
+after a crash such a record is given up.
 
 The mark stored in the broker runs some hundred records ahead of the sends. After a crash, records up to the mark that
 were not confirmed are never sent again: whether they arrived is unknown, and they count as complete. At most `AHEAD`

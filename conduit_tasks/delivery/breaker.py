@@ -1,4 +1,5 @@
-"""The circuit breaker of a destination as one delivery sees it (`delivery.breaker`): sends that fail in a row.
+"""The circuit breaker of a destination as one delivery sees it (`delivery.breaker`): how many sends in a row have
+failed, when nothing more is sent, and the one record that is tried afterwards.
 
 | state | when | what is sent |
 |---|---|---|

@@ -1,5 +1,6 @@
 """The port of a delivery of one micro-batch to one destination, on Redis: confirms with parked keys, latencies and
-closed letters, votes, errors, under one lease (`delivery.port.DeliveryPort`)."""
+closed letters, votes, and failures, which stop the pipeline or, with `isolate`, the destination; under one lease
+(`delivery.port.DeliveryPort`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`rate-limit`: a token bucket. It holds a tenth of a second's tokens, so that no burst makes up for a pause."""
+"""`rate-limit` of a destination: how long a send waits, by a token bucket. It holds a tenth of a second's tokens, so
+that no burst makes up for a pause."""
 
 from __future__ import annotations
 

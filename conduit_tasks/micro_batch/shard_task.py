@@ -1,4 +1,5 @@
-"""Delivery of one shard of a divided micro-batch to one destination, as an executor does it (ADR 27)."""
+"""Delivery of one shard of a divided micro-batch to one destination, as an executor does it, at its share of the
+`rate-limit` (ADR 27)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Findings of wrong keys: an error of pydantic, as its place, its message and what to write instead."""
+"""Findings of unknown and missing keys and of wrong values (E101 to E104): an error of pydantic, as its place, its
+message and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pipeline file as pydantic models: Conduit's keys (version 2.2) and ours, as written.
+"""The pipeline file as pydantic models: Conduit's keys (version 2.2) and ours, as written, with what each means, its
+default and its bounds.
 
 The docstring of a key is its meaning; the JSON Schema for editors (`conduit schema`) is made from these docstrings.
 Once read, durations are seconds and sizes bytes. Unknown keys are errors, because a misspelt guarantee is no guarantee.
@@ -323,7 +324,7 @@ class PipelineKeys(Keys):
     micro_batch: MicroBatchKeys = MicroBatchKeys()
     lag_budget: LagBudgetKeys | None = None
     isolate: bool = False
-    """Whether the other destinations go on while one is failing or slow (SEMANTICS X1)."""
+    """Whether the other destinations go on, within `lag-budget`, while one is failing or slow (SEMANTICS X1)."""
     event_time: str | None = None
     """Field by which a replay's interval selects records; absent = the source's own time."""
     mask: Annotated[list[str], BeforeValidator(as_words)] = Field(default_factory=list, max_length=1_000)

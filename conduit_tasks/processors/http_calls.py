@@ -1,5 +1,5 @@
-"""HTTP for processors: requests with a retry policy, redirects and a bound on answers, several records under way at a
-time.
+"""HTTP for processors: requests with a retry policy, redirects and a bound on answers, as many records under way at a
+time as `workers` says.
 
 The client runs in a thread of its own, because a chain may be called from anywhere, also from inside an event loop.
 Link-local and cloud metadata addresses are refused, also behind a name or a redirect, unless the settings allow them.

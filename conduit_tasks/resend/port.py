@@ -1,4 +1,5 @@
-"""The port of records that are sent again, and how they are handed to the engines (SEMANTICS X2, X3)."""
+"""The port of records that are sent again, which do not vote in the nack window and stop no pipeline, and how they are
+handed to the engines (SEMANTICS X2, X3)."""
 
 from __future__ import annotations
 

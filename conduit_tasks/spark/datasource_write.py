@@ -1,4 +1,5 @@
-"""Writer of a frame to a destination, without a pipeline: at least once (docs/spark.md)."""
+"""Writer of a frame to a destination, without a pipeline: at least once, with ids of its records, attempts of each, and
+which destinations one task has to write (docs/spark.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Conversion of records to the rows of a frame, and of rows to records (docs/spark.md)."""
+"""Columns of the frames that Spark reads from our sources, and conversion of records to rows and of rows to records
+(docs/spark.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Regular expressions of templates: RE2, as in Go's `regexp`, so that finding one match takes linear time.
+"""Regular expressions of templates: RE2, as in Go's `regexp`, so that finding one match takes linear time; with a
+limit of processor time for all matches, and one of the text that is made.
 
 Finding all matches may take quadratic time, in Go, too: each search may run to the end of the text (`a*b|a` in many a).
 So it has a limit of processor time, beyond which the record fails.

@@ -1,4 +1,5 @@
-"""Go templates over a record, as Conduit's conditions and values are written: `{{ eq .Metadata.kind "flight" }}`.
+"""Go templates over a record, as Conduit's conditions and values are written (`{{ eq .Metadata.kind "flight" }}`): the
+text that one prints, and which texts count as a condition's true and false.
 
 The subset: actions with trim markers, comments, pipelines, variables, `if`, `range`, `with`, `break`, `continue`,
 Go's functions and sprig's (see `functions`). Dot is the record: `.Position .Operation .Metadata .Key
