@@ -26,8 +26,30 @@ PAGES = (
     "moving.md",
     "on-delivered.md",
     "operations.md",
+    "pipeline-file.md",
+    "pipeline-keys.md",
+    "pipes.md",
+    "records.md",
+    "replay.md",
+    "schedules.md",
+    "schema-evolution.md",
+    "scale.md",
+    "security.md",
+    "spark.md",
+    "verify.md",
+    "your-airflow.md",
+    "your-dags.md",
+    "comparison.md",
 )
-WITHOUT: set[tuple[str, str]] = set()
+WITHOUT = {
+    ("security.md", "Reporting"),
+    ("your-airflow.md", "Hosts"),
+    ("your-airflow.md", "What was tried"),
+    ("your-airflow.md", "Beside other DAGs"),
+    ("your-dags.md", "DAGs scheduled on a delivery"),
+    ("comparison.md", "When this is the wrong tool"),
+    ("scale.md", "More than one installation's worth"),
+}
 """Sections (page, heading) that say nothing about what the code does."""
 
 _FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
