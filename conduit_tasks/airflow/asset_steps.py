@@ -1,5 +1,5 @@
-"""Steps after a delivery that are events of an asset: a task after the destination's own emits one for each micro-batch
-(docs/on-delivered.md).
+"""Steps after a delivery that are events of an asset: their own task emits one for each micro-batch; when it runs,
+`factory.py` decides (docs/on-delivered.md).
 
 Airflow takes events only with the success of a task, and several of one asset only by way of an alias. So the events of
 a task are stored all, in order, or none; the broker is told once Airflow has answered that it has them.

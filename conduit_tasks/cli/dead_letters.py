@@ -1,7 +1,7 @@
 """`conduit dead-letters`: records that could not be delivered: list, export, send again, give up (SEMANTICS C14, X2).
 
-All commands take the same filters. The broker's index says which letters are *open*; the letters are in the project's
-own store, also letters that a `dead-letter-queue` with a plugin writes; the plugin itself is not read.
+All commands but `show` take the same filters. The broker's index says which letters are *open*; the letters are in the
+project's own store, also letters that a `dead-letter-queue` with a plugin writes; the plugin itself is not read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Division of a micro-batch among several tasks of a destination: whether, into how many, and what they answer together
-(ADR 27)."""
+"""Division of a live micro-batch among several tasks of a destination: whether, into how many, and what they answer
+together (ADR 27). A cleared run, a redrive and a replay are sent by one task."""
 
 from __future__ import annotations
 

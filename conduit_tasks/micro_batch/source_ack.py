@@ -1,5 +1,5 @@
-"""The next ack of a source: up to what is delivered everywhere, or sealed (`ack-on`); noted before the source hears of
-it, tried again, or a stop (SEMANTICS C11, C12)."""
+"""The next ack of a source, as far as `broker/acks.py` finds it confirmed: noted before the source hears of it, tried
+again, or a stop (SEMANTICS C11, C12)."""
 
 from __future__ import annotations
 

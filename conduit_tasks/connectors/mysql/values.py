@@ -1,4 +1,5 @@
-"""Values of columns as JSON: the same for rows that are queried and rows of the log.
+"""Values of columns as JSON, the same for rows that are queried and rows of the log (whose labels of enum and set come
+from `images.py`).
 
 Numbers that JSON has stay numbers; `decimal` is text, which keeps every digit; bytes and shapes are base64; times are
 ISO 8601, `timestamp` in UTC, and a zero date is the server's own text; an enum is its label, a set its labels; MySQL's
