@@ -88,7 +88,7 @@ def add_tasks(pipeline: Pipeline, *, among_others: bool = False) -> None:
     plan = PlanOperator(
         task_id="plan",
         python_callable=tasks.plan,
-        op_kwargs={"pipeline_id": pipeline.id},
+        op_kwargs={"pipeline_id": pipeline.id, "drain_limit": drain_limit(pipeline)},
         ignore_downstream_trigger_rules=not among_others,
     )
     watch(plan, pipeline.id, "plan")
@@ -138,7 +138,7 @@ def _assets(uris: Iterable[str]) -> list[Asset]:
 
 def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], **more: Any) -> ConduitSubmitOperator:
     limit = drain_limit(pipeline)
-    longest = limit + IDLE if is_continuous(pipeline) else limit
+    longest = max(limit, IDLE) if is_continuous(pipeline) else limit
     task = ConduitSubmitOperator(
         task_id=task_id,
         pipeline_id=pipeline.id,

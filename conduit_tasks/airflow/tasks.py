@@ -42,15 +42,28 @@ def _end(why: str) -> NoReturn:
     os._exit(STOPPED)
 
 
-def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any = None) -> dict[str, Any] | bool:
-    """Plans the run. Returns False if there is nothing to read, deliver, ack or collect; that skips all later tasks."""
+def plan(  # noqa: PLR0917 - what Airflow hands over by name
+    pipeline_id: str,
+    run_id: str,
+    params: Mapping[str, Any],
+    dag_run: Any = None,
+    ti: Any = None,
+    drain_limit: float = 0.0,
+) -> dict[str, Any] | bool:
+    """Plans the run. Returns False if there is nothing to read, deliver, ack or collect; that skips all later tasks.
+
+    `drain_limit`: see `plan_run`; it counts for a run that its schedule has begun, and the first time: one that is
+    cleared has work of its own.
+    """
     from conduit_tasks.micro_batch.plan import plan_run
 
     most = params.get("max-records")
     run_id = run_of(pipeline_id, getattr(dag_run, "dag_id", None), run_id)
     limits = None if most is None else {"max-records": int(most)}
     with about(pipeline=pipeline_id, run=run_id), looking(pipeline_id, run_id), fail_without_retry():
-        result = plan_run(pipeline_id, run_id, limits, by_hand=_by_hand(dag_run))
+        first = _scheduled(dag_run) and ti is not None and ti.try_number == 1
+        by_hand = _by_hand(dag_run)
+        result = plan_run(pipeline_id, run_id, limits, by_hand=by_hand, drain_limit=drain_limit if first else 0.0)
         log.info("%s", result.reason)
     if not result.work:
         return False
@@ -65,9 +78,11 @@ def run_of(pipeline_id: str, dag: str | None, run_id: str) -> str:
 
 def _by_hand(dag_run: Any) -> bool:
     """Returns whether a person has started the run and wants it to end, not its schedule or the run before it."""
-    if dag_run is None or dag_run.run_id.startswith(AFTER):
-        return False
-    return dag_run.run_type not in ("scheduled", "asset_triggered")
+    return dag_run is not None and not dag_run.run_id.startswith(AFTER) and not _scheduled(dag_run)
+
+
+def _scheduled(dag_run: Any) -> bool:
+    return dag_run is not None and dag_run.run_type in ("scheduled", "asset_triggered")
 
 
 def ack(  # noqa: PLR0917 - what Airflow hands over by name

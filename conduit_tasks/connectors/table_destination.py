@@ -75,7 +75,7 @@ class TableDestination(BatchDestination):
 
     @classmethod
     def in_any_order(cls, settings: Mapping[str, str]) -> bool:
-        return not cls.idempotent(settings)
+        return settings.get("mode") == "append"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that

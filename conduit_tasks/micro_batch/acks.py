@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LOOK = 10.0
 """Seconds between two looks at the deadlines of destinations, while a run goes on."""
+TELLS = 5.0
+"""Seconds between two reports that the acks are at work; each holds for three times as long."""
 LEDGER = 60.0
 """Least number of seconds between two collections of the ledger."""
 
@@ -51,8 +53,12 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
         names = [d.id for d in context.pipeline.destinations]
         lowest, over, looked, ledger = -1, False, time.monotonic(), _Ledger()
         course = broker.runs.under_way(run_id)
+        at_work = -TELLS
         while not over:
             since = broker.runs.bell()
+            if time.monotonic() - at_work > TELLS:
+                at_work = time.monotonic()
+                broker.runs.tell_at_work(run_id, Node.ack(source_id), 3 * TELLS)
             if time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
                 look()

@@ -74,7 +74,8 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
                 yield ends
         finally:
             over = 0.0 if ends.well else -1.0
-            heard = say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
+            later = ends.tried_again_in + AT_WORK if ends.tried_again_in else 0.0
+            heard = say(later or over, ends.again, begins=later > 0)
             with suppress(BrokerUnavailable):
                 # Decided by the answer to that last word: acks that heard it may have ended a moment later.
                 course = broker.runs.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None

@@ -22,7 +22,7 @@ from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
-from conduit_tasks.micro_batch.dividing import division_of, joined, writes_alone
+from conduit_tasks.micro_batch.dividing import division_of, in_any_order, joined, writes_alone
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
@@ -172,7 +172,7 @@ class Drain:
                 continue
             if begin_group(self.context, destination, self.lease, state, sealed, self.parallelism):
                 state = broker.deliveries.get(destination.id)
-            if state.division is not None and state.younger:
+            if state.division is not None and state.younger and in_any_order(destination):
                 self._deliver_group(state.divisions)
             else:
                 division = division_of(self.context, destination, self.lease, state, self.parallelism)

@@ -68,6 +68,12 @@ def writes_alone(destination: Destination) -> str:
     return of_class(destination_class(destination.plugin), destination.settings)
 
 
+def in_any_order(destination: Destination) -> bool:
+    """Returns whether the micro-batches of a group may still be written in any order: the file may say `mode: upsert`
+    meanwhile. If not, they are finished one after the other."""
+    return bool(destination_class(destination.plugin).in_any_order(destination.settings))
+
+
 def _tasks(most: int, by: str, manifest: SealedManifest, matched: int) -> int:
     possible = partitions(manifest) if by == "partition" else most
     return max(1, min(most, possible, matched // LEAST))

@@ -22,6 +22,7 @@ from conduit_tasks.micro_batch.gone import forget_gone
 from conduit_tasks.micro_batch.room import full, room_for
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.pipeline.schedule import IDLE, is_continuous
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 NODE = "plan"
 
+ENDING = 5.0
+"""Seconds before its limit from which on a run is taken to be ending."""
 SLICES = 5_000
 """Limit of slices in a micro-batch: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
 
@@ -49,11 +52,19 @@ class PlanResult:
 
 
 def plan_run(
-    pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None, *, by_hand: bool = False
+    pipeline_id: str,
+    run_id: str,
+    limits: Mapping[str, int] | None = None,
+    *,
+    by_hand: bool = False,
+    drain_limit: float = 0.0,
 ) -> PlanResult:
     """Plans one run. Under `@continuous` the run lasts: it waits for more, even if there is nothing to do; but not a
-    run that was started `by_hand` or has `limits`. If nothing has come since the run before began, that one goes on in
-    its place: its limit counts from now on.
+    run that was started `by_hand` or has `limits`.
+
+    `drain_limit`: seconds that a run lasts at most. If it is given and nothing has come since the run under way began,
+    that one goes on in place of this one, and its limit counts from now on. 0: this run begins in any case.
+
 
     `limits`: `max-records` that this run may read at most (a param of a manual run; 0: it only delivers); a micro-batch
     of it holds no more than that, nor than the pipeline's own limit.
@@ -74,7 +85,7 @@ def plan_run(
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue
-            if found.idle and (other := _goes_on(context)):
+            if lasts and found.idle and (other := _goes_on(context, run_id, drain_limit)):
                 return PlanResult(None, False, f"nothing has come since run {other} began: it goes on")
             if found.work:
                 most = (limits or {}).get("max-records")
@@ -91,16 +102,18 @@ def _lasting(context: Context) -> str:
     return now.run if now is not None and reads else ""
 
 
-def _goes_on(context: Context) -> str:
-    """Has the run that lasts go on in place of a new one, if nothing has come since it began and all its nodes are at
-    work. Returns that run; empty if a new one is to begin."""
+def _goes_on(context: Context, run_id: str, limit: float) -> str:
+    """Has the run that lasts go on in place of this one, if nothing has come since it began, all its tasks are at work,
+    and none of them may have found its limit reached. Returns that run; empty if this one is to begin."""
     runs, pipeline = context.broker.runs, context.pipeline
     now, _ = runs.latest()
-    if now is None or not now.lasts or now.again or any(now.left_out.values()):
+    if now is None or now.run == run_id or not now.lasts or now.again or any(now.left_out.values()):
         return ""
+    young = now.now - now.counted < limit - ENDING and now.now - now.since + limit <= IDLE
     nodes = [*before_destinations(pipeline), *destination_nodes(pipeline)]
-    idle = now.moved == moved(context) and now.now - now.since < IDLE
-    return now.run if idle and all(map(now.takes_over, nodes)) and runs.go_on(now.run) else ""
+    at_work = all(map(now.takes_over, nodes)) and all(now.at_work(Node.ack(s.id)) for s in pipeline.sources)
+    idle = young and at_work and now.moved == moved(context)
+    return now.run if idle and runs.go_on(now.run) else ""
 
 
 def records_read(context: Context) -> int:
@@ -127,7 +140,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
         )
     if status.status == "stopped":
         return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")
-    _take_over(context)
+    changed = _take_over(context)
     forget_gone(context)
     unsealed = broker.micro_batches.unsealed()
     if unsealed is not None:
@@ -153,8 +166,8 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
     if pending or lasts or held:
         asked = f"{', '.join(held)} is asked by its own node" if held else f"{next_one.reason}: the run waits for more"
         said = pending or asked
-        asked_well = not next_one.asked.failed and not next_one.asked.waiting
-        return PlanResult(None, True, said, next_one.asked.told(), idle=asked_well and not pending)
+        asked_well = next_one.looked and not next_one.asked.failed and not next_one.asked.waiting
+        return PlanResult(None, True, said, next_one.asked.told(), idle=asked_well and not pending and not changed)
     for failure in next_one.asked.failed.values():
         # There is nothing else to do that the failure would hold up.
         raise failure
@@ -253,9 +266,10 @@ def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]
         broker.micro_batches.restage([], digest, manifest=path)
 
 
-def _take_over(context: Context) -> None:
-    """Puts the file as it is now in force. Logs what it leaves behind, as `conduit plan` may not have been asked.
-    Raises ConfigError if a source became another one, because its positions would be read wrongly."""
+def _take_over(context: Context) -> bool:
+    """Puts the file as it is now in force; returns whether it has changed. Logs what it leaves behind, as `conduit
+    plan` may not have been asked. Raises ConfigError if a source became another one, because its positions would be
+    read wrongly."""
     broker, pipeline = context.broker, context.pipeline
     before = broker.versions.in_force()
     if before is not None and before.digest != pipeline.digest():
@@ -266,7 +280,8 @@ def _take_over(context: Context) -> None:
                     f"{pipeline.file}: source {s.id} of {pipeline.id} was of plugin {was[s.id]} and is of {s.plugin} "
                     "now: its positions mean nothing to that. Give it another id, or put the plugin back"
                 )
-    if broker.versions.adopt(pipeline, context.owner) and before is not None:
+    changed = broker.versions.adopt(pipeline, context.owner)
+    if changed and before is not None:
         now = {d.id for d in pipeline.destinations}
         for d in before.topology["destinations"]:
             if d["id"] not in now and (waiting := in_flight_to(broker, d["id"])).micro_batches:
@@ -278,6 +293,7 @@ def _take_over(context: Context) -> None:
                     waiting,
                     d["id"],
                 )
+    return changed
 
 
 def outstanding(context: Context) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.state import Division
+from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import ConduitError
@@ -52,19 +53,17 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
     Costs nothing where the file asks for one task or keeps an order. `parallelism`: as in `dividing.division_of`.
     """
     broker, first = context.broker, state.cursor + 1
+    connector = destination_class(destination.plugin)
     begun = bool(state.divisions or state.confirmed or state.group[1] >= first)
-    if (
-        sealed <= first
-        or begun
-        or not together(destination, destination_class(destination.plugin))
-        or broker.redrives.parked(destination.id)
-    ):
+    if sealed <= first or begun or not together(destination, connector) or broker.redrives.parked(destination.id):
         return False
     most, count = destination.delivery.most_tasks, 1
     found = broker.shards.waiting(destination.id, range(first, min(sealed, state.cursor + TOGETHER) + 1))
-    if destination.delivery.parallelism == "auto":
-        if Size(sum(of.total for of in found), sum(of.bytes for of in found)).small():
-            return False
+    auto, in_batches = destination.delivery.parallelism == "auto", issubclass(connector, BatchDestination)
+    if (auto or in_batches) and Size(sum(of.total for of in found), sum(of.bytes for of in found)).small():
+        # One process writes them as fast, without Spark, and may keep its clients (ADR 45).
+        return False
+    if auto:
         most = max(1, min(most, parallelism()))
     while count < len(found) and sum(of.matched for of in found[:count]) < most * ENOUGH:
         count += 1

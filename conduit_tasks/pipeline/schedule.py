@@ -25,9 +25,10 @@ PRESETS = {
 
 NOBODY_KNOWS = 3_600.0
 """Seconds taken for the time between two runs that somebody else starts."""
-IDLE = 3_600.0
-"""Seconds for which a run under `@continuous` goes on past its limit if nothing comes: a hand-over starts a process per
-node, and each task of a run leaves a log."""
+IDLE = 2_400.0
+"""Seconds that a run under `@continuous` lasts at most if nothing comes and it goes on past its limit, as a hand-over
+starts a process per node, and each task of a run leaves a log. Well below an hour, after which tokens of connections
+that a node was given at its start are often no longer good."""
 
 
 @dataclass(frozen=True)

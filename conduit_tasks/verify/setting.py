@@ -77,6 +77,8 @@ def set_up(history: History) -> Iterator[None]:
         limit = replace(prepare.LIMIT, records=scenario.portion)
         stack.enter_context(patch.object(prepare, "LIMIT", limit))
         stack.enter_context(patch.object(dividing, "LEAST", scenario.least))
+        # Runs last some seconds.
+        stack.enter_context(patch.object(plan, "ENDING", 0.5))
         stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
         _connected(history, stack)

@@ -24,11 +24,11 @@ run_all: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] = here
 """The function that runs a driver's tasks; a world puts its own here."""
 
 
-def plan_task(pipeline: str, run: str, by_hand: bool = False) -> bool:
-    """Runs `plan`; returns whether there is work."""
+def plan_task(pipeline: str, run: str, by_hand: bool = False, drain_limit: float = 0.0) -> bool:
+    """Runs `plan`; returns whether there is work. `drain_limit`: see `plan_run`; 0 from the second attempt on."""
     from conduit_tasks.micro_batch.plan import plan_run
 
-    return plan_run(pipeline, run, by_hand=by_hand).work
+    return plan_run(pipeline, run, by_hand=by_hand, drain_limit=drain_limit).work
 
 
 def node_task(  # noqa: PLR0917 - what a command line holds
@@ -125,7 +125,8 @@ class Run:
         """Returns the task as a function."""
         p = self.pipeline.id
         if task == "plan":
-            return lambda: plan_task(p, self.id, self.by_hand)
+            limit = self.drain_limit if self.tries["plan"] == 1 else 0.0
+            return lambda: plan_task(p, self.id, self.by_hand, limit)
         if Node(task).kind == "acks":
             return lambda: ack_task(p, Node(task).id, self.id)
         return lambda: node_task(p, task, self.id, self.drain_limit, starts=self.starts)

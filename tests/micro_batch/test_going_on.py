@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.errors import SourceError
-from conduit_tasks.micro_batch import plan
+from conduit_tasks.micro_batch import pipeline_file, plan
+from conduit_tasks.micro_batch.at_work import at_work
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.plan import PlanResult, plan_run
 from conduit_tasks.operate.control import stop
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import patient  # noqa: F401 - a fixture
@@ -25,7 +26,12 @@ def ready(run: str) -> bool:
     broker = state("p")
     course = broker.runs.under_way(run)
     broker.close()
-    return course is not None and all(map(course.takes_over, NODES))
+    return course is not None and all(map(course.takes_over, NODES)) and course.at_work("acks.in")
+
+
+def planned(run: str, limit: float = 300.0) -> PlanResult:
+    """What a run does that its schedule has begun."""
+    return plan_run("p", run, drain_limit=limit)
 
 
 @pytest.fixture
@@ -46,9 +52,9 @@ def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(
     wait_for(lambda: ready("one"))
     time.sleep(max(0.0, began + 10.0 - time.monotonic()))
     # When the next run is planned, then it finds nothing to do
-    planned = plan_run("p", "two")
-    assert not planned.work
-    assert planned.reason == "nothing has come since run one began: it goes on"
+    found = planned("two", limit=15.0)
+    assert not found.work
+    assert found.reason == "nothing has come since run one began: it goes on"
     # And what comes after the limit is read and delivered by the run that goes on
     time.sleep(max(0.0, began + 18.0 - time.monotonic()))
     assert one.played is None
@@ -56,7 +62,7 @@ def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(
     wait_for(lambda: out(idle) == 30)
     assert ready("one")
     # And the next one takes over
-    assert plan_run("p", "three").work
+    assert planned("three").work
     ended(one)
     assert payloads(idle / "out/all.jsonl") == rows
 
@@ -65,13 +71,38 @@ def test_a_run_that_goes_on_ends_by_the_limit_that_counts_from_then(idle: Path) 
     one = Run("one", limit=8.0)
     wait_for(lambda: ready("one"))
     at = time.monotonic()
-    assert not plan_run("p", "two").work
+    assert not planned("two", limit=8.0).work
     assert "lasted 8 s" in str(one.ended().said["sources.in"])
     assert time.monotonic() - at > 7.0
 
 
 def too_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "IDLE", 0.0)
+    monkeypatch.setattr(plan, "IDLE", 299.0)
+
+
+def its_limit_is_reached(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As seen by the next run: each of its nodes may have decided to end
+    monkeypatch.setattr(plan, "ENDING", 300.0)
+
+
+def acks_have_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = state("p")
+    broker.runs.tell_at_work("one", "acks.in", 0.0)
+    broker.close()
+
+
+def a_node_waits_to_be_tried_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_work("p", "one", "destinations.red") as ends:
+        ends.tried_again_in = 5.0
+
+
+def the_file_has_changed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_file, "CHANGED", 60.0)
+    write_pipeline(home, "p", STREAM.replace("max-records: 40", "max-records: 900"))
+
+
+def nothing_may_be_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "room_for", lambda *_: None)
 
 
 def something_came(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,20 +127,44 @@ def the_scheduler_stops(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert context.broker.runs.wind_up() == "one"
 
 
-@pytest.mark.parametrize("why", [too_long, something_came, a_node_is_gone, a_source_fails, the_scheduler_stops])
+@pytest.mark.parametrize(
+    "why",
+    [
+        too_long,
+        its_limit_is_reached,
+        something_came,
+        a_node_is_gone,
+        a_node_waits_to_be_tried_again,
+        acks_have_ended,
+        a_source_fails,
+        the_file_has_changed,
+        nothing_may_be_read,
+        the_scheduler_stops,
+    ],
+)
 def test_the_next_run_begins_where_the_one_before_is_not_idle_or_not_whole(
     idle: Path, monkeypatch: pytest.MonkeyPatch, why: Callable[[Path, pytest.MonkeyPatch], None]
 ) -> None:
     one = Run("one")
     wait_for(lambda: ready("one"))
     why(idle, monkeypatch)
-    assert plan_run("p", "two").work
+    assert planned("two").work
+    ended(one)
+
+
+@pytest.mark.parametrize("run", ["one", "zero"])
+def test_a_run_that_is_cleared_begins_although_nothing_has_come(idle: Path, run: str) -> None:
+    """Given one that is cleared as a whole, itself or an older one: its tasks have work of their own."""
+    one = Run("one")
+    wait_for(lambda: ready("one"))
+    # By its second attempt (`airflow/tasks.py`) or because it is the one under way
+    assert planned(run, limit=300.0 if run == "one" else 0.0).work
     ended(one)
 
 
 def test_a_run_that_has_begun_and_is_not_ready_is_taken_over(idle: Path) -> None:
-    assert plan_run("p", "one").work
-    assert plan_run("p", "two").work
+    assert planned("one").work
+    assert planned("two").work
 
 
 def test_a_source_that_cannot_be_asked_is_left_to_the_next_run(idle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +175,7 @@ def test_a_source_that_cannot_be_asked_is_left_to_the_next_run(idle: Path, monke
         raise SourceError("the disk is gone")
 
     monkeypatch.setattr("conduit_tasks.micro_batch.asking._plan", fails)
-    assert plan_run("p", "two").work
+    assert planned("two").work
     monkeypatch.undo()
     ended(one)
 

@@ -47,6 +47,7 @@ from conduit_tasks.connectors.sql.columns import (
     row_of,
     whole_records,
 )
+from conduit_tasks.connectors.sql.creation import create
 from conduit_tasks.connectors.sql.errors import translated
 from conduit_tasks.connectors.sql.growth import add, grow, types_of
 from conduit_tasks.connectors.sql.index import SqlIndex
@@ -138,7 +139,7 @@ class SqlDestination(BatchDestination):
 
     @classmethod
     def in_any_order(cls, settings: Mapping[str, str]) -> bool:
-        return not cls.idempotent(settings)
+        return settings.get("mode") == "append"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects and looks at the table, which is created if it is missing. There is no state to restore: a
@@ -297,8 +298,7 @@ class SqlDestination(BatchDestination):
             *(sa.Column(c.name, c.sql_type()) for c in columns),
             schema=self._schema,
         )
-        # Two attempts may create it at once: the second one finds it there.
-        connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+        create(connection, table)
 
     def _execute(self, connection: sa.Connection, names: list[str], values: list[dict[str, Any]]) -> None:
         """Writes rows that have values for the same columns."""

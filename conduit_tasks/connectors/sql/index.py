@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from conduit_tasks.connectors.rows import RowNumbers
+from conduit_tasks.connectors.sql.creation import create
 
 
 class SqlIndex:
@@ -30,7 +31,7 @@ class SqlIndex:
         """Creates the table, once per engine; two attempts may create it at the same time."""
         if not self._created:
             with engine.begin() as connection:
-                connection.execute(sa.schema.CreateTable(self._table, if_not_exists=True))
+                create(connection, self._table)
             self._created = True
 
     def advance(self, connection: sa.Connection, numbers: RowNumbers) -> int:
