@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.parts import ROOT, until
+from tests.faults.parts import until
+from tests.forked import Forked
 from tests.micro_batch.harness import here
-
-EXECUTOR = (
-    "import pickle, sys; function, piece = pickle.load(sys.stdin.buffer); answer = function(piece); "
-    "sys.stdout.buffer.write(pickle.dumps(answer))"
-)
 
 
 class Died(Exception):
@@ -31,7 +24,7 @@ class Beside:
     Spark's task retry does. `processes`: those under way and those before, by piece."""
 
     retries: int = 0
-    processes: dict[Any, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
+    processes: dict[Any, list[Forked]] = field(default_factory=dict)
     jobs: list[list[Any]] = field(default_factory=list)
 
     def __call__(self, function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
@@ -44,19 +37,15 @@ class Beside:
     def _answer(self, function: Callable[[Any], Any], piece: Any) -> Any:
         for _ in range(1 + self.retries):
             process = self.start(function, piece)
-            said, _ = process.communicate(timeout=240)
-            if process.returncode == 0:
-                return pickle.loads(said)
+            try:
+                return process.answer()
+            except EOFError:
+                pass
         raise Died(f"the process of {piece} ended with {process.returncode}")
 
-    def start(self, function: Callable[[Any], Any], piece: Any) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", EXECUTOR]
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def start(self, function: Callable[[Any], Any], piece: Any) -> Forked:
+        process = Forked(function, piece)
         self.processes.setdefault(piece, []).append(process)
-        assert process.stdin is not None
-        process.stdin.write(pickle.dumps((function, piece)))
-        process.stdin.close()
-        process.stdin = None
         return process
 
     def cut_off(

@@ -1,10 +1,10 @@
-"""The demo's receiver, which takes no event beyond as many as a file says, until that is gone:
-`python -m tests.faults.holding FILE` and the receiver's arguments."""
+"""The demo's receiver, which takes no event beyond as many as a file says, until that is gone."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -30,7 +30,8 @@ class Holding(receiver.Receiver):
         return await super()._take(key, body)
 
 
-if __name__ == "__main__":
-    Holding.file = Path(sys.argv.pop(1))
+def serve(arguments: tuple[Path, Sequence[str]]) -> None:
+    """Receives until it is killed. `arguments`: the file, and those of the receiver's command line."""
+    Holding.file, sys.argv[1:] = arguments
     receiver.Receiver = Holding  # type: ignore[misc]
     receiver.main()

@@ -22,6 +22,8 @@ import conduit_tasks.application.app
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.operate.status import snapshot
 from conduit_tasks.stack.ports import free_port
+from tests.faults.holding import serve
+from tests.forked import Forked
 from tests.jvm import quick_options
 from tests.micro_batch.harness import run_once
 
@@ -60,19 +62,13 @@ class Receiver:
     folder: Path
     arguments: tuple[str, ...] = ("--unavailable", "0", "--limited", "0", "--order", "k,n")
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = self.port or free_port()
-        command = [sys.executable, "-m", "tests.faults.holding", str(self.folder / "hold"), "--port", str(self.port)]
-        with (self.folder / "receiver.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--db", str(self.folder / "receiver.db"), *self.arguments],
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-            )
+        arguments = ["--port", str(self.port), "--db", str(self.folder / "receiver.db"), *self.arguments]
+        self.process = Forked(serve, (self.folder / "hold", arguments), self.folder / "receiver.log")
         until(self._answers, f"the receiver; see {self.folder}/receiver.log")
 
     def _answers(self) -> bool:

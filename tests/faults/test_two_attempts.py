@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +18,8 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.topology import UNTOLD
-from tests.faults.parts import ROOT, Receiver, drive, events, until
+from tests.faults.parts import Receiver, drive, events, until
+from tests.forked import Forked
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 
 PIPELINE = """
@@ -43,24 +41,16 @@ FILE = """
         settings: {path: out/file.jsonl, format: payload}
         delivery: {timeout: 4s}
 """
-EXECUTOR = "import pickle, sys; answer = pickle.load(sys.stdin.buffer)(0); print(type(answer).__name__, answer)"
 
 
 @pytest.fixture
-def executors() -> Iterator[Callable[[DeliverTask], subprocess.Popen[str]]]:
-    """Starts a task in a process of its own, which says what it answers."""
-    started: list[subprocess.Popen[Any]] = []
+def executors() -> Iterator[Callable[[DeliverTask], Forked]]:
+    """Starts a task in a process of its own."""
+    started: list[Forked] = []
 
-    def start(task: DeliverTask) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", EXECUTOR], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert process.stdin is not None
-        process.stdin.write(pickle.dumps(task))
-        process.stdin.close()
-        process.stdin = None
-        started.append(process)
-        return process
+    def start(task: DeliverTask) -> Forked:
+        started.append(Forked(task, 0))
+        return started[-1]
 
     yield start
     for process in started:
@@ -68,8 +58,10 @@ def executors() -> Iterator[Callable[[DeliverTask], subprocess.Popen[str]]]:
         process.wait()
 
 
-def answer(process: subprocess.Popen[Any]) -> str:
-    return process.communicate(timeout=240)[0].decode()
+def answer(process: Forked) -> str:
+    """What the task answered, behind the name of its class."""
+    said = process.answer()
+    return f"{type(said).__name__} {said}"
 
 
 def at_rate(task: DeliverTask, rate: float) -> DeliverTask:
