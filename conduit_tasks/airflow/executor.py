@@ -10,6 +10,10 @@ The loop itself writes, too, whenever a run is under way. A connection does not 
 of this process are asked: a write by another process is new to every one of them. Everything that the loop writes gives
 the next loop work, except the time at which it last looked at a run, and its own heartbeat.
 
+Others write about three times a second while a run is under way, and most of that is heartbeats, of tasks and of
+Airflow's other components. So after a write by somebody else the executor looks at what should not wait (WORK): tasks
+that are not finished, runs, and runs that assets ask for. Everything else may wait for the end of the rest.
+
 The scheduler ends by an exception that its handler of SIGTERM raises. If the signal comes while Python runs a callback
 of a weak reference or a `__del__`, the exception is printed and forgotten, and the scheduler goes on; so the executor
 remembers the signal and has the handler raise again.
@@ -28,12 +32,21 @@ from typing import Any
 from airflow import settings
 from airflow.configuration import conf
 from airflow.executors import local_executor
+from airflow.utils.state import State
 from sqlalchemy import event
 
 from conduit_tasks.airflow.wind_up import wind_up
 
 NO_WORK = ("SELECT", "PRAGMA", "UPDATE dag_run SET last_scheduling_decision=?, updated_at=? WHERE", "UPDATE job ")
 """Beginnings of the statements, on one line, that give the loop itself nothing to do."""
+_TASKS = "SELECT state, count(*), total(rowid), total(try_number) FROM task_instance WHERE state"
+WORK = (
+    f"{_TASKS} IN ({', '.join(repr(str(s)) for s in sorted(filter(None, State.unfinished)))}) GROUP BY state",
+    f"{_TASKS} IS NULL",
+    "SELECT state, count(*), total(rowid) FROM dag_run WHERE state IN ('queued', 'running') GROUP BY state",
+    "SELECT count(*), total(rowid), max(created_at) FROM asset_dag_run_queue",
+)
+"""Questions whose answers change if the scheduler gets work that should not wait; each reads what is under way."""
 REST = 1.0
 """Seconds that the loop is held at most. The rest ends with a whole second: SQLite's clock, by which runs are due, has
 whole seconds."""
@@ -52,6 +65,8 @@ class LocalExecutor(local_executor.LocalExecutor):
     _own: sqlite3.Connection | None = None
     _work = False
     """Whether the loop has written something that gives it work."""
+    _known: Any = None
+    """Answers to WORK at the end of the last rest."""
 
     def start(self) -> None:
         super().start()
@@ -101,12 +116,29 @@ class LocalExecutor(local_executor.LocalExecutor):
 
     def _rest(self) -> None:
         deadline = time.monotonic() + REST - time.time() % 1
-        while not (self._work or self._written() or not self.result_queue.empty()):
+        while not (self._work or not self.result_queue.empty() or (self._written() and self._comes_work())):
             if time.monotonic() >= deadline:
                 break
             time.sleep(LOOK)
         # The loop sees all changes up to here: a change that comes later ends the next rest at once.
         self._seen, self._work = self._versions(), False
+        self._known = self._under_way()
+
+    def _comes_work(self) -> bool:
+        """Returns whether what others have written gives work that should not wait; if not, it is seen by that."""
+        versions, found = self._versions(), self._under_way()
+        if found is None or found != self._known:
+            return True
+        self._seen = versions
+        return False
+
+    def _under_way(self) -> Any:
+        """Returns the answers to WORK; None if the database does not give them."""
+        assert self._own is not None
+        try:
+            return [self._own.execute(question).fetchall() for question in WORK]
+        except sqlite3.Error:
+            return None
 
     def _written(self) -> bool:
         """Returns whether another process has written since the last rest; True as well if no connection can say."""

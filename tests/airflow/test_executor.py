@@ -32,9 +32,9 @@ def loop_writes(what="UPDATE dag_run SET last_scheduling_decision=?, updated_at=
         # SQLite writes nothing where the row is the same.
         connection.exec_driver_sql(what, (time.time(), 2, 3))
 
-def write():
+def write(what="INSERT INTO task_instance (state, try_number) VALUES ('scheduled', 1)"):
     other = sqlite3.connect(sys.argv[1])
-    other.execute("INSERT INTO t VALUES (1)")
+    other.execute(what)
     other.commit()
     other.close()
 
@@ -54,7 +54,7 @@ try:
     # So does what the loop itself has written, by a connection that is known, if it gives work
     loop_writes()
     heartbeat()
-    loop_writes("INSERT INTO task_instance VALUES (?, ?, ?)")
+    loop_writes("INSERT INTO task_instance (a, b, c) VALUES (?, ?, ?)")
     assert heartbeat() < LONG / 2, "the loop gives itself work"
     # And otherwise it lasts, also while the loop writes that it has looked, by one connection or another
     executor.REST = 1.5
@@ -76,6 +76,25 @@ try:
     loop_writes()
     write()
     assert heartbeat() < LONG / 2, "somebody wrote after the loop did"
+    # So does every change of what is under way
+    for what in (
+        "UPDATE task_instance SET state = 'success' WHERE state = 'scheduled' AND rowid = 1",
+        "INSERT INTO task_instance (state, try_number) VALUES (NULL, 0)",
+        "UPDATE task_instance SET try_number = 7 WHERE state IS NULL",
+        "INSERT INTO dag_run (id, state) VALUES (4, 'queued')",
+        "UPDATE dag_run SET state = 'failed' WHERE id = 4",
+        "INSERT INTO asset_dag_run_queue VALUES (1)",
+        "UPDATE asset_dag_run_queue SET created_at = 2",
+    ):
+        later(lambda what=what: write(what))
+        assert heartbeat() < LONG / 2, what
+    # But no heartbeat of another process
+    executor.REST = 1.5
+    heartbeat()
+    for _ in range(3):
+        later(lambda: write("UPDATE job SET heartbeat = heartbeat + 1"))
+        assert heartbeat() > 0.5
+    executor.REST = LONG
     # And a connection of which nothing is known any more is not asked
     settings.engine.dispose()
     loop_writes()
@@ -120,10 +139,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
     file = tmp_path / "airflow.db"
     made = sqlite3.connect(file)
     made.execute("PRAGMA journal_mode=WAL")
-    made.execute("CREATE TABLE t (n)")
-    made.execute("CREATE TABLE dag_run (last_scheduling_decision, updated_at, id)")
-    made.execute("CREATE TABLE task_instance (a, b, c)")
-    made.execute("INSERT INTO dag_run VALUES (1, 2, 3)")
+    made.execute("CREATE TABLE job (heartbeat)")
+    made.execute("CREATE TABLE asset_dag_run_queue (created_at)")
+    made.execute("CREATE TABLE dag_run (last_scheduling_decision, updated_at, id, state)")
+    made.execute("CREATE TABLE task_instance (a, b, c, state, try_number)")
+    made.execute("INSERT INTO dag_run VALUES (1, 2, 3, 'running')")
+    made.execute("INSERT INTO job VALUES (1)")
     made.commit()
     made.close()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

@@ -64,6 +64,7 @@ MODULES = [
             "    destinations = [d.id for d in context.pipeline.destinations]\n    given": "    destinations = [d.id for d in context.pipeline.destinations][:-1]\n    given"
         },
         "collect",
+        begin=29,
     ),
     Mutant(
         "vote after store",
@@ -189,6 +190,6 @@ MODULES = [
             )
         },
         "resend",
-        begin=490,
+        begin=1292,
     ),
 ]

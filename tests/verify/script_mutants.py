@@ -103,7 +103,7 @@ SCRIPTS = [
         "local till = within(l[6], now, l[3])",
         "local till = number(l[6])",
         "clocks",
-        begin=43,
+        begin=147,
     ),
     lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then"),
     lua(
@@ -188,7 +188,12 @@ SCRIPTS = [
     ),
     # What is sent again
     lua(
-        "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
+        "settle unfenced",
+        "settle",
+        "local no = guard_done(K.lease, A.token)\nif no then return no end\n",
+        "",
+        "resend",
+        begin=22,
     ),
     lua(
         "letters leave the index before they are sent",
@@ -196,6 +201,6 @@ SCRIPTS = [
         "    redis.call('HSET', K.redrive, letter, was)\n",
         "    redis.call('HSET', K.redrive, letter, was)\n    redis.call('HDEL', K.dead, letter)\n",
         "resend",
-        begin=174,
+        begin=568,
     ),
 ]
