@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +32,8 @@ from benchmarks.over_http import to_http
 from benchmarks.place import PIPELINE, ROOT, Place
 from benchmarks.tables import Figure, Result
 from benchmarks.whole import stack
+from conduit_tasks.airflow.schedule import CONTINUOUS, HAND_OVER
+from conduit_tasks.pipeline.schedule import IDLE as IDLE_RUN
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
@@ -83,8 +86,14 @@ def measure(place: Place, url: str, seconds: int, said: str) -> Result:
                 Figure(f"{rate:,}/s: lost", float(lost), "≤", 0),
             ]
             numbers |= {f"p50.{rate}": got["p50"], f"p99.{rate}": got["p99"], f"handed.{rate}": float(handed)}
+    scheduler = psutil.Process(state.processes["scheduler"].pid)
+    before, began = sum(scheduler.cpu_times()[:2]), time.monotonic()
     idle = _idle(min(IDLE, seconds))
+    itself = (sum(scheduler.cpu_times()[:2]) - before) / (time.monotonic() - began)
     figures.append(Figure("idle: of a core, the pipeline's processes", 100 * idle, "≤", 3, " %"))
+    figures.append(Figure("idle: of a core, the scheduler", 100 * itself, "≤", 6, " %"))
+    if logs := of_a_day(layout.airflow / "logs" / f"dag_id={PIPELINE}"):
+        figures.append(Figure("idle: logs of its tasks in a day", logs / 1e6, "≤", 1, " MB"))
     return Result(
         f"stream: gateway → HTTP under @continuous, {seconds} s at each rate, {said}",
         ("rate", "sent", "lost", "p50 s", "p99 s", "most s", "runs begun", "Redis MB"),
@@ -92,9 +101,10 @@ def measure(place: Place, url: str, seconds: int, said: str) -> Result:
         figures,
         [
             "A run that begins is a hand-over. Redis MB: most in each quarter of the load.",
-            "Idle: the applications of the pipeline's nodes, no events.",
+            "Idle: the applications of the pipeline's nodes, no events. Logs of a day: with the default runs of 10",
+            "minutes, from a run that was handed over and one that left its work to that.",
         ],
-        {**numbers, "idle": idle},
+        {**numbers, "idle": idle, "scheduler": itself},
     )
 
 
@@ -150,6 +160,17 @@ def _idle(seconds: float) -> float:
         used += sum(max(0.0, spent - before.get(pid, 0.0)) for pid, spent in now.items())
         before = now
     return used / (time.monotonic() - began)
+
+
+def of_a_day(logs: Path) -> float:
+    """Returns the bytes that the tasks of an idle pipeline log in a day, by the logs of runs that are over; 0 if they
+    do not say: no run was handed over, or none left its work to an idle one."""
+    runs = [[file.stat().st_size for file in run.rglob("*.log")] for run in logs.iterdir()]
+    handed = min((sum(of) for of in runs if len(of) > 1), default=0)
+    left = max((sum(of) for of in runs if len(of) == 1), default=0)
+    every = CONTINUOUS - HAND_OVER
+    cycle = 1 + (IDLE_RUN - CONTINUOUS) // every
+    return 86_400 / every / cycle * (handed + (cycle - 1) * left) if handed and left else 0.0
 
 
 def _of_pipeline(command: list[str]) -> bool:

@@ -93,6 +93,7 @@ QUIET = (
     "airflow.dag_processing.dagbag",
     # What becomes of runs and tasks, which Airflow's pages show: some 40 KB for each run of a pipeline.
     "airflow.jobs.scheduler_job_runner",
+    "airflow.jobs.triggerer_job_runner",
     "airflow.models.dag",
     "airflow.models.dagrun",
     "airflow.serialization.definitions.dag",

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.__main__ import RUN
 from benchmarks.data import count_of, write_events
 from benchmarks.receiver import receiving, summary
+from benchmarks.stream import of_a_day
 from benchmarks.tables import Figure, number, table
 from tests.benchmarks.conftest import Run
 
@@ -155,3 +156,19 @@ def test_the_receiver_answers_requests_sent_together_and_counts_their_keys() -> 
                 answers += connection.recv(1024)
         # Then each is answered and two keys were seen
         assert summary(url) == {"requests": 3, "distinct": 2}
+
+
+def test_logs_of_an_idle_day_are_those_of_runs_that_were_handed_over_and_of_runs_that_left_their_work(
+    tmp_path: Path,
+) -> None:
+    def logged(run: str, **tasks: int) -> None:
+        for task, size in tasks.items():
+            (tmp_path / run / task).mkdir(parents=True)
+            (tmp_path / run / task / "attempt=1.log").write_bytes(b"." * size)
+
+    logged("busy", plan=1_000, sources=90_000)
+    logged("idle", plan=1_000, sources=9_000)
+    assert of_a_day(tmp_path) == 0.0
+    logged("left", plan=2_000)
+    # A run begins every 580 s, and every fourth is handed over, after 2,320 s
+    assert of_a_day(tmp_path) == pytest.approx(86_400 / 2_320 * (10_000 + 3 * 2_000))
