@@ -114,7 +114,7 @@ def test_only_runs_that_the_schedule_brings_about_last(
 ) -> None:
     told: list[bool] = []
 
-    def planned(*_: Any, by_hand: bool) -> plan.PlanResult:
+    def planned(*_: Any, by_hand: bool, **__: Any) -> plan.PlanResult:
         told.append(by_hand)
         return plan.PlanResult(None, False, "nothing new")
 
