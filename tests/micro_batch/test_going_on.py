@@ -47,16 +47,19 @@ def ended(run: Run) -> None:
     run.ended()
 
 
-def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(idle: Path) -> None:
+def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(
+    idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "ENDING", 0.5)
     one, began = Run("one", limit=15.0), time.monotonic()
     wait_for(lambda: ready("one"))
-    time.sleep(max(0.0, began + 10.0 - time.monotonic()))
+    time.sleep(max(0.0, began + 8.0 - time.monotonic()))
     # When the next run is planned, then it finds nothing to do
     found = planned("two", limit=15.0)
     assert not found.work
     assert found.reason == "nothing has come since run one began: it goes on"
     # And what comes after the limit is read and delivered by the run that goes on
-    time.sleep(max(0.0, began + 18.0 - time.monotonic()))
+    time.sleep(max(0.0, began + 20.0 - time.monotonic()))
     assert one.played is None
     rows = events(idle / "data", "a.jsonl", 0, 30)
     wait_for(lambda: out(idle) == 30)
@@ -67,13 +70,16 @@ def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(
     assert payloads(idle / "out/all.jsonl") == rows
 
 
-def test_a_run_that_goes_on_ends_by_the_limit_that_counts_from_then(idle: Path) -> None:
-    one = Run("one", limit=8.0)
+def test_a_run_that_goes_on_ends_by_the_limit_that_counts_from_then(
+    idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "ENDING", 0.5)
+    one = Run("one", limit=15.0)
     wait_for(lambda: ready("one"))
     at = time.monotonic()
-    assert not planned("two", limit=8.0).work
-    assert "lasted 8 s" in str(one.ended().said["sources.in"])
-    assert time.monotonic() - at > 7.0
+    assert not planned("two", limit=15.0).work
+    assert "lasted 15 s" in str(one.ended().said["sources.in"])
+    assert time.monotonic() - at > 14.0
 
 
 def too_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
