@@ -12,6 +12,8 @@ import re
 import sys
 from pathlib import Path
 
+from code_line import code_line
+
 from conduit_tasks.cli.specs import default, meaning, options, summary
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Source, Spec
@@ -28,7 +30,7 @@ prints the options of one, and `conduit connectors test NAME` tries whether it [
 A connector may [register handlers](../handlers.md#in-code) of what becomes of its records.
 `standalone:NAME` is any of [Conduit's standalone connectors](standalone.md), which are programs of their own.
 
-*Code: {code}.*
+{code}
 
 | name | source | destination | what it does |
 |---|---|---|---|
@@ -48,9 +50,8 @@ CODE = {
 def pages() -> dict[str, str]:
     """File name → text as it must be."""
     known = {name: found for name, found in registry.known().items() if name in registry.BUILTIN}
-    code = "; ".join(f"[`{file}`](../../conduit_tasks/{file}) {what}" for file, what in CODE.items())
     rows = "".join(f"{_row(name, found)}\n" for name, found in known.items())
-    out = {"README.md": README.format(code=code) + rows}
+    out = {"README.md": README.format(code=code_line(CODE, "../../")) + rows}
     for name, found in known.items():
         path = FOLDER / f"{name}.md"
         text = path.read_text(encoding="utf-8") if path.exists() else f"# {name}\n\n{summary(found)}\n"

@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from code_line import code_line
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -177,8 +178,7 @@ def section(keys: type[Keys]) -> str:
         inner = _models(hints[name])
         meaning = _cell(info.description or (inner[0].__doc__ if inner else "") or "")
         lines.append(f"| `{info.alias or name}` | {_named(hints[name])} | {_default(info, hints[name])} | {meaning} |")
-    code = "; ".join(f"[`{file}`](../conduit_tasks/{file}) {what}" for file, what in CODE[keys.__name__])
-    return "\n".join([*lines, "", f"*Code: {code}.*"]) + "\n"
+    return "\n".join([*lines, "", code_line(dict(CODE[keys.__name__]))]) + "\n"
 
 
 def _cell(text: str) -> str:

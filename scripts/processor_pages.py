@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from code_line import code_line
+
 from conduit_tasks.cli.specs import default, meaning
 from conduit_tasks.processors import registry
 from conduit_tasks.processors.chain import Chain
@@ -199,7 +201,7 @@ records from its input, `conduit records try` shows [each step](../records.md) o
 `conduit pipelines test FILE` runs [unit tests](../pipeline-tests.md) of a whole pipeline.
 One that is [your own](../../examples/plugin) may [register handlers](../handlers.md#in-code).
 
-{_code(INDEX_CODE)}
+{code_line(INDEX_CODE, "../../")}
 
 | name | what it does |
 |---|---|
@@ -215,15 +217,9 @@ def _page(name: str) -> str:
         parts.append("\n".join(["| setting | meaning | default |", "|---|---|---|", *rows]))
     else:
         parts.append("It takes no settings.")
-    parts.append(_code(CODE[name]))
+    parts.append(code_line(CODE[name], "../../"))
     parts += [_example(name, *example) for example in EXAMPLES.get(name, [])]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _code(files: dict[str, str]) -> str:
-    """The line that says where the code is."""
-    links = (f"[`{file}`](../../conduit_tasks/{file}) {what}" for file, what in files.items())
-    return f"*Code: {'; '.join(links)}.*"
 
 
 def _text(cls: Any) -> str:
