@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import BatchDestination
@@ -304,3 +308,25 @@ def test_one_task_writes_upserts() -> None:
     assert "again" in IcebergDestination.one_task(settings)
     assert IcebergDestination.one_task(SQL) == ""
     assert issubclass(IcebergDestination, BatchDestination)
+
+
+def test_tasks_that_find_neither_catalog_nor_namespace_nor_table_create_them_at_once(home: Path) -> None:
+    """Given six that begin at the same moment, then what another one has created is taken for what it is."""
+    with ExitStack() as stack, ThreadPoolExecutor(6) as pool:
+        for n in range(8):
+            at_once = threading.Barrier(6)
+            settings = {**SQL, "table": f"lake{n}.t", "catalog.uri": f"sqlite:///{home}/c{n}.db"}
+
+            def write(task: int, settings: dict[str, str] = settings, at_once: threading.Barrier = at_once) -> None:
+                made = IcebergDestination(settings)
+                stack.callback(made.close)
+                made.pipeline, made.connector = "p", f"to{task}"
+                at_once.wait(60)
+                made.open(None)
+                at_once.wait(60)
+                made.write(rows({"n": task}, numbered=False))
+
+            list(pool.map(write, range(6)))
+            with load_catalog("default", uri=f"sqlite:///{home}/c{n}.db", warehouse="wh") as catalog:
+                found = catalog.load_table(f"lake{n}.t").scan().to_arrow().to_pylist()
+            assert sorted(row["n"] for row in found) == list(range(6))

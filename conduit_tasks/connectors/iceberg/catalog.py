@@ -80,11 +80,32 @@ def properties(settings: Mapping[str, str]) -> dict[str, str]:
 def loaded(settings: Mapping[str, str]) -> Any:
     """Returns the catalog, open. Raises what pyiceberg raises."""
     from pyiceberg.catalog import load_catalog
+    from sqlalchemy.exc import DBAPIError, IntegrityError
 
     made = properties(settings)
     if file := _file_of(made.get("uri", "")):
         make_folders(Path(file).parent)
-    return load_catalog(name_of(settings), **made)
+    tries = 3
+    while True:
+        try:
+            return load_catalog(name_of(settings), **made)
+        except DBAPIError as error:
+            # A SQL catalog creates its two tables if they are missing; another task may do so at the same moment.
+            tries -= 1
+            if not tries or not (isinstance(error, IntegrityError) or "exists" in str(error.orig)):
+                raise
+
+
+def create_namespace(catalog: Any, name: tuple[str, ...]) -> None:
+    """Creates a namespace unless it is there. Raises what pyiceberg raises; an error of a SQL catalog's database is
+    none if another task has created it at the same moment."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        catalog.create_namespace_if_not_exists(name)
+    except DBAPIError:
+        if not catalog.namespace_exists(name):
+            raise
 
 
 def secrets_of(settings: Mapping[str, str]) -> Hide:

@@ -239,7 +239,7 @@ class IcebergDestination(BatchDestination):
         properties = {n.removeprefix(prefix): v for n, v in self.settings.items() if n.startswith(prefix)}
         self.still_ours()
         for depth in range(1, len(self._name)):
-            self._catalog.create_namespace_if_not_exists(self._name[:depth])
+            catalog.create_namespace(self._catalog, self._name[:depth])
         with suppress(TableAlreadyExistsError):  # created at the same moment
             self._catalog.create_table(self._name, schema, partition_spec=partitions, properties=properties)
         self._load()
