@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
+from conduit_tasks.broker.runs import Runs
 from conduit_tasks.errors import SourceError
 from conduit_tasks.micro_batch import pipeline_file, plan
-from conduit_tasks.micro_batch.at_work import at_work
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import PlanResult, plan_run
 from conduit_tasks.operate.control import stop
@@ -82,6 +84,22 @@ def test_a_run_that_goes_on_ends_by_the_limit_that_counts_from_then(
     assert time.monotonic() - at > 14.0
 
 
+def told(monkeypatch: pytest.MonkeyPatch, tell: str, name: str, instead: Any, **also: Any) -> None:
+    """Has the task of run `one` that tells the broker something about `name` tell this instead, and waits until it
+    has."""
+    original, heard = getattr(Runs, tell), Event()
+
+    def other(runs: Runs, run: str, about: str, value: Any, *more: Any, **options: Any) -> Any:
+        ours = (run, about) == ("one", name)
+        answer = original(runs, run, about, instead if ours else value, *more, **(options | also if ours else options))
+        if ours:
+            heard.set()
+        return answer
+
+    monkeypatch.setattr(Runs, tell, other)
+    assert heard.wait(120)
+
+
 def too_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "IDLE", 299.0)
 
@@ -92,14 +110,11 @@ def its_limit_is_reached(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def acks_have_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = state("p")
-    broker.runs.tell_at_work("one", "acks.in", 0.0)
-    broker.close()
+    told(monkeypatch, "tell_at_work", "acks.in", 0.0)
 
 
 def a_node_waits_to_be_tried_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with at_work("p", "one", "destinations.red") as ends:
-        ends.tried_again_in = 5.0
+    told(monkeypatch, "tell_at_work", "destinations.red", 20.0, begins=True)
 
 
 def the_file_has_changed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +132,11 @@ def something_came(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_node_is_gone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = state("p")
-    broker.runs.tell_at_work("one", "destinations.red", 0.0)
-    broker.close()
+    told(monkeypatch, "tell_at_work", "destinations.red", 0.0)
 
 
 def a_source_fails(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = state("p")
-    broker.runs.tell_left_out("one", "in", "it is gone")
-    broker.close()
+    told(monkeypatch, "tell_left_out", "in", "it is gone")
 
 
 def the_scheduler_stops(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
