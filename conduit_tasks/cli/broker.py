@@ -103,7 +103,7 @@ def rebuild(
         if dry_run:
             note("nothing was changed (--dry-run)")
             return
-        rebuilding.apply(context.broker, state, replace=replace)
+        rebuilding.apply(found, spool, context.broker, state, replace=replace)
         note(f"{found.id}: rebuilt; the next run goes on")
 
 

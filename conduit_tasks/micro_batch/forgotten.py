@@ -47,7 +47,7 @@ def remember(context: Context) -> bool:
         # Another run may have brought it back meanwhile.
         if said := forgotten(context, Checkpoint(spool, pipeline.id).read()):
             log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)
-            rebuild.apply(broker, rebuild.from_spool(pipeline, spool, broker), replace=True)
+            rebuild.apply(pipeline, spool, broker, rebuild.from_spool(pipeline, spool, broker), replace=True)
     return True
 
 

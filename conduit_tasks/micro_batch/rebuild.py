@@ -1,8 +1,9 @@
 """Rebuilding a pipeline's state in Redis from its spool (SEMANTICS X7): from the manifests of sealed micro-batches, and
 the marks beside them, which hold the cursor of each destination and the ack of each source.
 
-Nothing is lost: records that no mark proves delivered are delivered again, in order; records that were not sealed are
-read again from their source, after the sealed ones. The state goes back by a moment at most, as after a crash.
+Nothing is lost: records that are not proved delivered, by a mark or by Redis itself, are delivered again, in order;
+records that were not sealed are read again from their source, after the sealed ones. The state goes back by a moment at
+most, as after a crash.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.dead_letters.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, Fenced, SpoolError
+from conduit_tasks.micro_batch import rebuild_destination
 from conduit_tasks.redis_client.connection import reaching
 from conduit_tasks.redis_client.portions import PORTION, portions
 from conduit_tasks.spool.checkpoint import COLLECTED, SEALED, Checkpoint, Mark, covers, tokens, trusted
@@ -39,8 +41,6 @@ _LARGE = ("micro-batch:", "planned:", "acked:", "intent:", "index:", "dead:", "p
 """Keys that are written in portions: there may be many of them, or many fields in one."""
 _ADDED = ("dead:", "parked:")
 """Those of `_LARGE` whose fields are added to the present ones; the write may be cut off in the middle."""
-_OF_DESTINATIONS = ("status", "error", "error_at", "forced")
-"""Fields that are not restored from a destination's mark: it starts running."""
 
 
 @dataclass
@@ -58,14 +58,18 @@ class Rebuilt:
     """Their size in the spool."""
     dropped: list[int] = field(default_factory=list)
     """Micro-batches without a sealed manifest: they are read again from their sources."""
+    words: dict[str, int] = field(default_factory=dict)
+    """Per destination, how many words Redis had taken when this was put together."""
 
 
 def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
-    """Returns the state that the spool proves; `broker` only names keys.
+    """Returns the state that the spool proves, and what Redis knows beyond that of a destination.
 
     Raises SpoolError if a manifest or a file that is still needed is missing or changed.
     """
-    marks = Checkpoint(spool, pipeline.id).read()
+    words = rebuild_destination.words(pipeline, broker)
+    marks = rebuild_destination.newest(pipeline, broker, Checkpoint(spool, pipeline.id).read())
+    now = int(broker.access.now() * 1e6)
     there = tokens(spool, pipeline.id)
     nodes = [*(d.node for d in pipeline.destinations), *(Node.ack(s.id) for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
@@ -83,7 +87,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
             collected = m
             break
         manifests[m] = found
-    out = Rebuilt(sealed, collected)
+    out = Rebuilt(sealed, collected, words=words)
     out.records = sum(manifest.total for manifest in manifests.values())
     out.bytes = sum(file.bytes for manifest in manifests.values() for file in manifest.files)
     out.dropped = [m for m in spool.micro_batches(pipeline.id) if m > sealed]
@@ -92,7 +96,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
         out.hashes[keys.micro_batch(m)] = _micro_batch(pipeline, spool, manifests[m])
     for d in pipeline.destinations:
         cursor = max(reached.get(d.node, 0), collected)
-        fields = _destination(marks.get(d.node), cursor, manifests)
+        fields = rebuild_destination.fields(marks.get(d.node), cursor, manifests, now)
         out.hashes[keys.destination(d.id)] = fields
         out.delivered[d.id] = f"{cursor}" + (f" and {fields['ranges']}" if fields.get("ranges") else "")
         if (mark := marks.get(d.node)) is not None:
@@ -122,19 +126,19 @@ def holds_state(broker: Broker) -> bool:
     return broker.access.numbers("last")[0] > 0
 
 
-def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
+def apply(pipeline: Pipeline, spool: Spool, broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
     """Writes the state, in portions while the pipeline stands still, and then the numbers in one step. If it is cut
     off, the next call does it again. Raises ConfigError if there is state and `replace` is False, and Fenced."""
     keys, nonce = broker.keys, uuid.uuid4().hex
+    _stand_still(broker, nonce, (), replace=replace)
     with reaching(broker.redis):
         present = sorted(broker.redis.scan_iter(match=literal(keys.prefix) + "*", count=1000))
     # All but the lease under which a run rebuilds (`micro_batch.forgotten`): the other runs wait for that one.
-    leases = [key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]
-    for taken in list(portions(leases)) or [()]:
-        if broker.access.run(
-            scripts.REBUILD_BEGIN, {"pipeline": keys.pipeline, "leases": taken}, nonce=nonce, replace=replace
-        ):
-            raise has_state(broker.pipeline)
+    for taken in portions([key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]):
+        _stand_still(broker, nonce, taken, replace=replace)
+    if rebuild_destination.words(pipeline, broker) != rebuilt.words:
+        # Somebody had confirmed something before their lease was taken.
+        rebuilt = from_spool(pipeline, spool, broker)
     stale = tuple(
         keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
     )
@@ -165,6 +169,13 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
         ],
     )
     _mine(broker, answer)
+
+
+def _stand_still(broker: Broker, nonce: str, leases: Sequence[str], *, replace: bool) -> None:
+    """Has the pipeline stand still, and takes these leases from whoever holds them."""
+    keys = {"pipeline": broker.keys.pipeline, "leases": leases}
+    if broker.access.run(scripts.REBUILD_BEGIN, keys, nonce=nonce, replace=replace):
+        raise has_state(broker.pipeline)
 
 
 def _write(broker: Broker, nonce: str, each: Sequence[str], rest: list[str], *, remove: int | None = None) -> None:
@@ -244,37 +255,6 @@ def _matched(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> dict
     """Returns the matched counts under the present ids: a destination may have been renamed since."""
     ids = {known_as(spool, pipeline.id, d.id, manifest.matched): d.id for d in pipeline.destinations}
     return {ids.get(id, id): count for id, count in manifest.matched.items()}
-
-
-def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedManifest]) -> Fields:
-    fields = {"status": "running", "epoch": "0"}
-    if mark is not None:
-        was = mark.hashes["destination"]
-        fields |= {name: value for name, value in was.items() if name not in _OF_DESTINATIONS}
-        following = manifests.get(cursor + 1)
-        if cursor > mark.number:
-            # What was collected while it was away is not known any more by where it joined.
-            fields.pop("joined", None)
-        # Ranges are valid only for the micro-batch that they were confirmed in.
-        if cursor != mark.number or following is None or following.token > mark.at:
-            fields = {name: value for name, value in fields.items() if not _within(name)}
-        elif any(m not in manifests or manifests[m].token > mark.at for m in _grouped(fields, cursor)):
-            fields = {name: value for name, value in fields.items() if not _within(name) or name in _FRONT}
-    return {**fields, "cursor": str(cursor)}
-
-
-def _grouped(fields: Fields, cursor: int) -> range:
-    """Returns the micro-batches of a destination's group that are not behind its cursor yet."""
-    return range(cursor + 2, int(fields.get("group", "-0").rpartition("-")[2]) + 1)
-
-
-_FRONT = frozenset({"ranges", "divided", *(f"shard:{n}" for n in range(64))})
-"""Fields about the micro-batch behind the cursor, for others of its group have names of their own."""
-
-
-def _within(name: str) -> bool:
-    """Returns whether a field of a destination is about a micro-batch that is under way."""
-    return name in {"ranges", "group"} or name.startswith(("divided", "shard:"))
 
 
 def _intent(mark: Mark | None, acked: int, there: dict[int, int]) -> tuple[Fields, Fields]:

@@ -282,11 +282,11 @@ def test_what_was_not_sent_yet_comes_back_after_redis_was_lost(failed: Path) -> 
     assert dies_at(send, Redrives, "dispatch", "redrive", "destinations.all", "destinations.even", after=True) == 9
     # When Redis loses everything and its state is rebuilt
     from conduit_tasks.micro_batch.rebuild import apply, from_spool
-    from conduit_tasks.pipeline.load import get_pipeline
 
     with opened("p", "lose") as context:
         context.broker.redis.flushall()
-        apply(context.broker, from_spool(get_pipeline("p"), context.spool, context.broker), replace=True)
+        found = from_spool(context.pipeline, context.spool, context.broker)
+        apply(context.pipeline, context.spool, context.broker, found, replace=True)
     send()
     assert {*got(failed, "all")} == {0, 1, 2, 3, 4, 5, 6, 7, 9}
     assert {*got(failed, "even")} == {0, 2, 4, 6}

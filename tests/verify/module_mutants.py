@@ -179,7 +179,7 @@ MODULES = [
         "resend/replay.py",
         {"RangeSet(())).count == portion.total": "RangeSet(())).count > 0"},
         "resend",
-        begin=1292,
+        begin=724,
     ),
     Mutant(
         "end of a replay without a look at its portions",
@@ -187,6 +187,17 @@ MODULES = [
         {
             "if not all(_whole(share, number, portion) for number, portion in enumerate(self.made.portions)):": (
                 "if False:"
+            )
+        },
+        "resend",
+        begin=1266,
+    ),
+    Mutant(
+        "a rebuild takes back what Redis still knows of a destination",
+        "micro_batch/rebuild.py",
+        {
+            "rebuild_destination.newest(pipeline, broker, Checkpoint(spool, pipeline.id).read())": (
+                "Checkpoint(spool, pipeline.id).read()"
             )
         },
         "resend",
