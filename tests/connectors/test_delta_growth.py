@@ -83,7 +83,6 @@ def test_rows_leave_the_columns_as_they_are(home: Path, schema: str) -> None:
     assert [row["n"] for row in held(home)] == [1, 2]
 
 
-@pytest.mark.proves("C6")
 @pytest.mark.parametrize("schema", ["merge", "evolve"])
 def test_new_columns_stand_behind_the_others_and_nothing_else_of_the_table_changes(home: Path, schema: str) -> None:
     table_of(home)

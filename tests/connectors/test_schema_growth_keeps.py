@@ -84,7 +84,6 @@ WIDE = {
 }
 
 
-@pytest.mark.proves("C6")
 @pytest.mark.parametrize("plugin", ["postgres", "sql"])
 def test_columns_of_postgres_keep_everything_but_their_types(db: Database, plugin: str) -> None:
     # Given a table whose columns have all that columns may have
@@ -181,7 +180,6 @@ def test_columns_of_sqlite_keep_everything(tmp_path: Path, more: str) -> None:
 # -- iceberg ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("C6")
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_columns_of_iceberg_keep_everything_but_their_types(lake: Lake, mode: str) -> None:
     def fields(int_: Any, float_: Any, decimal: Any, o: Any = (), x: Any = ()) -> list[NestedField]:

@@ -1,5 +1,5 @@
-"""`delta` as a destination: makes the table, adds columns, and commits once per write, with the number of the last row,
-so that rows that come again are left out."""
+"""`delta` as a destination: makes the table, adds columns before the rows, and commits once per write, with the number
+of the last row, so that rows that come again are left out."""
 
 from __future__ import annotations
 
