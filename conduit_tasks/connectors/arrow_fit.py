@@ -131,7 +131,8 @@ def cast(name: str, column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> A
         if pa.types.is_floating(column.type) and _is_text(type_):
             return pa.array([None if v is None else _digits(v) for v in column.to_pylist()], type_)
         return column.cast(_decimals_as_text(column.type, type_)).cast(type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        # ArrowTypeError: an object without a field that the column requires.
         raise DoesNotFit(f"field '{name}' is no {type_}, as the column is: {error}") from None
 
 
@@ -151,7 +152,10 @@ def _check(values: pa.Array, wanted: pa.DataType) -> None:
             elif valued(field.type) is not None and each.null_count < len(each):
                 raise pa.ArrowInvalid(f"the column has no field '{field.name}'")
     elif _is_list(of) and _is_list(wanted):
-        _check(values.flatten(), wanted.value_type)
+        elements = values.flatten()
+        if elements.null_count and not wanted.value_field.nullable:
+            raise pa.ArrowInvalid("an element has no value, and the column requires one")
+        _check(elements, wanted.value_type)
     elif _is_number(of) and pa.types.is_temporal(wanted):
         raise pa.ArrowInvalid("a number has no unit of time; write the time as text (ISO 8601)")
     elif _is_number(of) and pa.types.is_boolean(wanted):

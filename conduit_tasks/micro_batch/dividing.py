@@ -3,9 +3,11 @@ together (ADR 27). A cleared run, a redrive and a replay are sent by one task.""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from conduit_tasks.connectors.connection import resolved
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.shard import partitions
 from conduit_tasks.delivery.work import DeliveryReport, add
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.spool.manifest import SealedManifest
     from conduit_tasks.topology import Destination
+
+log = logging.getLogger(__name__)
 
 LEAST = 100
 """The least records per task: for fewer, its start costs more than it gains."""
@@ -36,7 +40,7 @@ def division_of(
 
     One that was begun divided, or undivided, is finished so (see `writes_alone`). Costs nothing where the file asks for
     one task. `parallelism`: Spark's default, asked if the file leaves the number to it (`auto`). Raises Fenced,
-    PipelineStopped.
+    PipelineStopped; ConfigError, ConnectionMissing if the destination's Airflow connection cannot be had.
     """
     if state.division is not None:
         return state.division
@@ -57,15 +61,25 @@ def division_of(
     count = _tasks(delivery.most_tasks, delivery.order_by, manifest, matched)
     if auto and count > 1:
         count = max(1, min(count, parallelism()))
-    if count == 1:
+    if count == 1 or _said_alone(destination):
         return None
     return broker.shards.divide(destination.id, number, lease.token, by=delivery.order_by, count=count, matched=matched)
 
 
 def writes_alone(destination: Destination) -> str:
-    """Returns why several tasks cannot finish what several have begun: the file names another plugin meanwhile, or
-    other settings of it, with which one task writes; "" if they can."""
-    return of_class(destination_class(destination.plugin), destination.settings)
+    """Returns why one task alone can write, by the plugin and the settings that the file names by now, and by what its
+    Airflow connection gives: it may be one of SQLite, which the file does not say; "" if several can. Raises
+    ConfigError, ConnectionMissing."""
+    connector = destination_class(destination.plugin)
+    return of_class(connector, resolved(connector.spec, destination.settings))
+
+
+def _said_alone(destination: Destination) -> bool:
+    """Returns whether one task `writes_alone`, and logs why: `explain` knows the file only."""
+    if why := writes_alone(destination):
+        asked = destination.delivery.parallelism
+        log.warning("one task delivers to '%s', though parallelism is %s: %s", destination.id, asked, why)
+    return bool(why)
 
 
 def in_any_order(destination: Destination) -> bool:

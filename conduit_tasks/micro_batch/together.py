@@ -69,7 +69,7 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
         count += 1
     found = found[:count]
     lanes = min(most, sum(of.matched for of in found) // dividing.LEAST)
-    if count == 1 or lanes < 2:
+    if count == 1 or lanes < 2 or dividing.writes_alone(destination):
         return False
     # As it is sealed: what the broker says of a destination that is being renamed may be less.
     matched = [matched_of(context, context.spool.read_sealed(of.manifest), destination) for of in found]

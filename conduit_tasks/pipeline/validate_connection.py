@@ -1,4 +1,4 @@
-"""Check of the Airflow connection that settings name, where Airflow can be asked."""
+"""Check of the Airflow connection that settings name, and of what it gives, where Airflow can be asked."""
 
 from __future__ import annotations
 
@@ -29,3 +29,15 @@ def with_connection(spec: Spec, settings: Mapping[str, str], report: Findings, p
     except ConduitError as error:
         report.add(CODE, (*path, "settings", SETTING), str(error))
     return sampled(spec, settings)
+
+
+def connected(spec: Spec, settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the settings with what their connection gives, if Airflow can be asked and has it; otherwise as they are.
+    What is wrong with it `with_connection` reports."""
+    from conduit_tasks.connectors.connection import resolved
+    from conduit_tasks.errors import ConduitError
+
+    try:
+        return resolved(spec, settings)
+    except ConduitError:
+        return settings

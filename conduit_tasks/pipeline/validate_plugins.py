@@ -17,7 +17,7 @@ from conduit_tasks.pipeline.model import ConnectorKeys, DeliveryKeys, PipelineKe
 from conduit_tasks.pipeline.parallel import must_be, of_class, reason
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
-from conduit_tasks.pipeline.validate_connection import with_connection
+from conduit_tasks.pipeline.validate_connection import connected, with_connection
 from conduit_tasks.pipeline.validate_settings import check_settings
 from conduit_tasks.topology import INDEX_PIPES, Processor
 
@@ -271,6 +271,11 @@ def _check_parallelism(
                 f"one task delivers to '{connector.plugin}': {why}",
                 "remove parallelism; destinations beside each other have tasks of their own",
             )
+        return True
+    if asked and (why := of_class(cls, connected(cls.spec, connector.settings))):
+        # The connection may be another one where the task runs.
+        said = f"one task delivers to '{connector.plugin}' with this connection: {why}"
+        report.add("W202", path, said, "remove parallelism")
         return True
     if not asked or not (what := must_be(cls, connector.settings)):
         return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from conduit_tasks import connections
+from conduit_tasks.connections import Connection
 from conduit_tasks.pipeline.explain import explain_text
 from conduit_tasks.pipes import PIPES
 from conduit_tasks.topology import Breaker, Delivery
@@ -210,6 +212,19 @@ def test_several_tasks_are_taken_by_destinations_that_can_have_them(
     found = files.load(text, plugins=True).findings
     assert [f.code for f in found] == (["E211"] if says else [])
     assert says in (found[0].message if found else "")
+
+
+@pytest.mark.parametrize(("kind", "codes"), [("sqlite", ["W202"]), ("postgres", [])])
+def test_what_an_airflow_connection_gives_says_if_there_is_one_task_where_it_can_be_asked_for(
+    files: Files, monkeypatch: pytest.MonkeyPatch, kind: str, codes: list[str]
+) -> None:
+    monkeypatch.setattr(connections, "_given", {"db": Connection("db", kind, "o.db")})
+    text = files.with_pipeline(destination="delivery: {parallelism: 4}").replace(
+        "plugin: file\n        settings: {path: out.txt}", "plugin: sql\n        settings: {connection: db, table: t}"
+    )
+    found = files.load(text, plugins=True).findings
+    assert [f.code for f in found] == codes
+    assert all("SQLite has one writer" in f.message for f in found)
 
 
 def test_as_many_tasks_as_there_can_be_are_one_without_an_error_where_there_can_be_one(files: Files) -> None:

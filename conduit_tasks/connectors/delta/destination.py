@@ -1,5 +1,5 @@
-"""`delta` as a destination: makes the table, adds columns, and commits once per write, with the number of the last row,
-so that rows that come again are left out."""
+"""`delta` as a destination: makes the table, adds columns before the rows, and commits once per write, with the number
+of the last row, so that rows that come again are left out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import STORE
+from conduit_tasks.connectors.delta.columns import add, fitted, known_of, new_fields, untyped, whole
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
 from conduit_tasks.connectors.delta.widen import REWRITE_UP_TO, NotRewritten, Widening, breaks_constraint
 from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
@@ -24,8 +25,6 @@ from conduit_tasks.connectors.tables import (
     Conflict,
     again,
     grows,
-    no_column,
-    required,
 )
 from conduit_tasks.errors import ConfigError, DoesNotFit, Refused, Unavailable
 
@@ -39,6 +38,8 @@ NOT_WIDENED = (
 )
 
 
+LOOKS = 3
+"""Looks at the columns in one attempt at a write: before new ones are added, after that, and one that is spare."""
 REWRITING = 0.7
 """Share of the time of a write in which the rows of a table have to be written anew."""
 
@@ -130,21 +131,26 @@ class DeltaDestination(BatchDestination):
 
     def _append(self, rows: Rows, table: pa.Table) -> None:
         """Commits the rows that are not there yet. Raises Refused, Unavailable."""
-        transactions: list[Any] = []
         if self._table is None:
             self._create(self._fitting(table))
+        for _ in range(LOOKS):
+            had, transactions = self._advanced(rows)
+            if had == table.num_rows:
+                return
+            fitting = self._fitting(table.slice(had))
+            if not self._add_columns(fitting):
+                return self._commit(fitting, transactions)
+            # Others may have come before the new columns: with these rows (an earlier attempt), or with other types.
+        raise Conflict(f"delta: others take columns of {self._uri} away")
+
+    def _advanced(self, rows: Rows) -> tuple[int, list[Any]]:
+        """Returns the number of rows that the table has already, and the transactions that record the others."""
         if rows.numbers is not None:
             had, transaction = self._advance(rows.numbers)
-            table = table.slice(had)
-            transactions.append(transaction)
-        elif self.shard is not None:
-            had, transactions = self._advance_shard(self.shard, rows)
-            table = table.slice(had)
-        if table.num_rows:
-            self._commit(self._fitting(table), transactions)
+            return had, [transaction]
+        return self._advance_shard(self.shard, rows) if self.shard is not None else (0, [])
 
     def _advance(self, numbers: RowNumbers) -> tuple[int, Any]:
-        """Returns the number of rows that the table has already, and the transaction that records the others."""
         from conduit_tasks.connectors.delta.log import library
 
         application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
@@ -171,49 +177,28 @@ class DeltaDestination(BatchDestination):
         import pyarrow as pa
 
         if self._table is None:
-            return self._fitted(table, pa.schema([]))
-        known = pa.schema(self._table.schema().to_arrow())
+            return fitted(table, pa.schema([]), grows=True)
+        known = known_of(self._table)
         wide = self._widening.wider(known, table)
+        may = grows(self.settings)
         if wide == known:
-            return self._fitted(table, known)
+            return fitted(table, known, grows=may)
         if not (why := self._widening.refuses(self._table)):
-            fitted = self._fitted(table, wide)
+            rows = fitted(table, wide, grows=True)
             # Invariant 4, as at a commit: it is looked at again when the rows are written.
             self.still_ours()
             try:
                 self._widening.rewrite(self._table, wide, self._until, self.still_ours)
-                return fitted
+                return rows
             except NotRewritten as error:
                 why = str(error)
             except Unavailable as error:
                 raise type(error)(self._hidden(str(error))) from None
         try:
-            return self._fitted(table, known)
+            return fitted(table, known, grows=may)
         except DoesNotFit as error:
             said = self._hidden(f"{error}. The table is not written anew for wider columns: {why}")
             raise DoesNotFit(said) from None
-
-    def _fitted(self, table: pa.Table, known: pa.Schema) -> pa.Table:
-        """Returns the rows in the types of these columns. Raises Refused."""
-        import pyarrow as pa
-
-        from conduit_tasks.connectors.arrow_fit import cast, missing, valued, widened
-
-        new = list(missing((), pa.struct(known), pa.struct(table.schema)))
-        if new and self._table is not None and not grows(self.settings):
-            raise no_column([f"'{'.'.join(new[0][0])}'"])
-        columns: dict[str, Any] = {}
-        for name in table.column_names:
-            column = table.column(name)
-            type_ = widened(known.field(name).type, column.type) if name in known.names else valued(column.type)
-            if type_ is not None:
-                columns[name] = cast(name, column, type_)
-        for field in known:
-            if not field.nullable and (field.name not in columns or columns[field.name].null_count):
-                raise required(field.name)
-        if not columns:
-            raise Refused("no field of the payload has a value")
-        return pa.table(columns)
 
     def _create(self, table: pa.Table) -> None:
         """Creates the table with these columns and no row, or loads the one that another writer created meanwhile. In
@@ -232,18 +217,41 @@ class DeltaDestination(BatchDestination):
         except (OSError, deltalake.exceptions.DeltaError) as error:
             raise self._unavailable(error) from None
 
+    def _add_columns(self, rows: pa.Table) -> bool:
+        """Adds what the rows have and the table does not have; returns whether there was anything. The table is then
+        looked at again, with what others committed. Raises Unavailable."""
+        from conduit_tasks.connectors.delta.log import library
+
+        new = new_fields(known_of(self._table), rows.schema)
+        if not new:
+            return False
+        # Invariant 4, as at a commit.
+        self.still_ours()
+        deltalake = library()
+        try:
+            add(self._table, new)
+            self._table = self._loaded()
+        except deltalake.exceptions.CommitFailedError as error:
+            raise Conflict(str(self._unavailable(error))) from None
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+        return True
+
     def _commit(self, table: pa.Table, transactions: list[Any]) -> None:
+        import pyarrow as pa
+
         from conduit_tasks.connectors.delta.log import library
 
         deltalake = library()
+        known = known_of(self._table)
         # Invariant 4: a worker that lost the lease meanwhile does not commit (the txn covers what this check cannot).
         self.still_ours()
         try:
             deltalake.write_deltalake(
                 self._table,
-                table,
+                whole(table, known),
                 mode="append",
-                schema_mode="merge",
+                schema_mode="merge" if untyped(pa.struct(known), pa.struct(table.schema)) else None,
                 commit_properties=deltalake.CommitProperties(app_transactions=transactions or None),
             )
         except deltalake.exceptions.SchemaMismatchError as error:

@@ -1,8 +1,9 @@
-"""Columns of a table of PostgreSQL that are added, or made wider, for rows that do not fit it (`schema: evolve`)."""
+"""Columns of a table of PostgreSQL that are added, or made wider, for rows that do not fit it (`schema: evolve`). What
+else a column has stays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from conduit_tasks.connectors.column_types import ColumnType, in_postgres, new_kind, of_postgres
@@ -27,6 +28,23 @@ _OF_THE_TABLE = ("0A", "22", "23", "2B", "42", "54")
 partition key, there are too many columns. A lock, a time limit or a missing right is not the rows' fault."""
 
 
+_KEPT = """
+SELECT a.attname,
+  CASE WHEN a.attcollation <> t.typcollation THEN quote_ident(p.nspname) || '.' || quote_ident(l.collname) END,
+  CASE WHEN a.attstorage <> t.typstorage THEN
+    CASE a.attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END END,
+  CASE to_jsonb(a) ->> 'attcompression' WHEN 'p' THEN 'pglz' WHEN 'l' THEN 'lz4' END
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid
+JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_collation l ON l.oid = a.attcollation
+LEFT JOIN pg_namespace p ON p.oid = l.collnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+"""Columns with what the server sets back to the default of the new type: collation, storage, compression."""
+
+
 def grow(
     execute: Callable[[str], Any],
     connection: Any,
@@ -46,7 +64,7 @@ def grow(
     quoted = ".".join(map(identifier, name.split(".", 1)))
     try:
         execute(f"LOCK TABLE {quoted} IN ACCESS EXCLUSIVE MODE")
-        if actions := _actions(described(connection, name).types, rows, but):
+        if actions := _actions(described(connection, name).types, rows, but, _kept(connection, name)):
             # A float is written with all its digits, whatever the server's default is.
             execute("SET LOCAL extra_float_digits = 3")
             execute(f"ALTER TABLE {quoted} {', '.join(actions)}")
@@ -66,7 +84,18 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _actions(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]], but: str | None) -> list[str]:
+def _kept(connection: Any, name: str) -> dict[str, tuple[str | None, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(_KEPT, name.split(".", 1))
+        return {column: tuple(kept) for column, *kept in cursor.fetchall()}
+
+
+def _actions(
+    types: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    but: str | None,
+    kept: Mapping[str, tuple[str | None, ...]] | None = None,
+) -> list[str]:
     """Returns the parts of `ALTER TABLE` that rows need, and that can be."""
     new: dict[str, list[Any]] = {}
     wide: dict[str, ColumnType] = {}
@@ -86,8 +115,20 @@ def _actions(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]], but: s
                 wide[name] = wider
     return [
         *(f"ADD COLUMN IF NOT EXISTS {identifier(n)} {NEW[new_kind(values)]}" for n, values in new.items()),
-        *(f"ALTER COLUMN {identifier(n)} TYPE {in_postgres(type_)}{_using(n, type_)}" for n, type_ in wide.items()),
+        *(action for n, type_ in wide.items() for action in _widened(n, type_, *(kept or {}).get(n, ()))),
     ]
+
+
+def _widened(
+    name: str, type_: ColumnType, collation: str | None = None, storage: str | None = None, packed: str | None = None
+) -> Iterator[str]:
+    """Yields the parts of `ALTER TABLE` that widen a column, and give it back what it had."""
+    column = f"ALTER COLUMN {identifier(name)}"
+    yield f"{column} TYPE {in_postgres(type_)}{f' COLLATE {collation}' if collation else ''}{_using(name, type_)}"
+    if storage:
+        yield f"{column} SET STORAGE {storage}"
+    if packed:
+        yield f"{column} SET COMPRESSION {packed}"
 
 
 def _using(name: str, type_: ColumnType) -> str:
