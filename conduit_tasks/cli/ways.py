@@ -134,5 +134,6 @@ def _number(value: float | None) -> str:
 def _answer(step: Step) -> str:
     said = [step.outcome and (step.outcome if step.exact else f"{step.outcome} *")]
     said += [step.status if step.status != "done" else None, step.error_class, step.error, step.run]
+    said += [f"{step.retried:,} repeated send(s) in the attempt" if step.retried else None]
     said += [f"epoch {step.epoch}" if step.epoch else None]
     return ", ".join(each for each in said if each)

@@ -18,7 +18,7 @@ from conduit_tasks.dead_letters.columns import Columns
 from conduit_tasks.dead_letters.indexed import index_name, taken
 from conduit_tasks.dead_letters.marks import Mark, Marks
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, KEY, DeadLetterStore, Key, as_field, fields, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, KEY, DeadLetterStore, Key, as_field, row_key
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
@@ -100,7 +100,8 @@ class Book:
 def read_book(store: DeadLetterStore, marks: Marks, broker: Broker, destination: str | None = None) -> Book:
     """Reads store and index of one destination, or of all that either of them knows."""
     # The store is read first: what is stored and indexed meanwhile is missing from both, not from one.
-    look = Columns(store.root, store.pipeline, destination).look()
+    columns = Columns(store.root, store.pipeline, destination)
+    look = columns.look()
     wanted = [destination] if destination else sorted({*store.destinations(), *indexed(broker)})
     states, lost, marked = [""] * look.letters.num_rows, dict[str, int](), dict[str, dict[Key, Mark]]()
     for each in wanted:
@@ -116,8 +117,7 @@ def read_book(store: DeadLetterStore, marks: Marks, broker: Broker, destination:
             states[place] = (CLAIMED if field in claimed else OPEN) if field in index else done.get(field, UNKNOWN)
         # Missing letters are looked up again: they may have been redriven, purged or stored since.
         if missing := index.difference(mine):
-            there = (fields(store.table(path, KEY)).to_pylist() for path in store.stamps(each))
-            missing -= {field for of in there for field in of}
+            missing -= set(columns.look().letters["field"].to_pylist())
             lost[each] = len(missing & set(broker.dead_letters.fields(name)))
     letters = look.letters.append_column("state", pa.array(states, pa.string()))
     return Book(letters, look.paths, marked, lost)

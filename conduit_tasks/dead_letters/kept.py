@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from conduit_tasks.dead_letters.extract import VERSION
 from conduit_tasks.dead_letters.issues import FORM
 from conduit_tasks.dead_letters.store import COLUMNS, write_table
 from conduit_tasks.errors import ConduitError
@@ -32,8 +33,6 @@ FILES = 100
 BYTES = 4 << 20
 """Files that are not in what is kept, or their bytes, from which on it is written anew. So many are read by a first
 look besides."""
-VERSION = 1
-"""Of what `columns` derives from a letter, besides its issue."""
 _FILES = b"files"
 
 

@@ -5,7 +5,8 @@
 ```
 
 `_pipeline` stands for the id if a record failed before the fan-out. A file is named after the letters that it holds, so
-storing the same ones again replaces it; a letter that is found in several files counts once, the newest one.
+storing the same ones again replaces it; a letter that is found in several files counts once, the newest one. What
+looks need of it stands in front of its footer (`extract`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from conduit_tasks.dead_letters.extract import KEY, derived, fields, read_extract, with_extract
 from conduit_tasks.dead_letters.portions import portions
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.record import jsons
@@ -30,7 +32,6 @@ from conduit_tasks.spool.store import Stamp, Store, open_store, put
 Rows = list[dict[str, Any]]
 Key = tuple[int, int, int, int]
 """Key of a letter: (epoch, micro-batch, seq, ord)."""
-KEY = ["epoch", "micro_batch", "seq", "ord"]
 PARKED = "_parked"
 """Folder of the records that wait behind dead letters."""
 COLUMNS = "_columns"
@@ -89,7 +90,8 @@ class DeadLetterStore:
         for part in portions(letters):
             keys = sorted(letter.key for letter in part)
             path = f"{self._folder}/{part[0].micro_batch:010d}-{digest(keys)}.parquet"
-            write_table(self._store, self.root, path, letters_table(part))
+            table = letters_table(part)
+            write_table(self._store, self.root, path, table, derived(table))
 
     def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
         """Returns rows in order of (destination, epoch, micro-batch, seq, ord), each letter once: the columns of SCHEMA
@@ -171,16 +173,20 @@ class DeadLetterStore:
         """Removes letters from every file that holds them: the file is written again without them, then the old one is
         deleted."""
         for _, path in self._files(destination):
-            table = self._still(path, SCHEMA.names)
-            held = [tuple(row.values()) for row in table.select(KEY).to_pylist()]
-            kept = [key not in keys for key in held]
-            if all(kept):
+            try:
+                extract = self.extract(path)
+            except FileNotFoundError:
+                raise self._gone(path) from None
+            held = [*zip(*(extract[name].to_pylist() for name in KEY))]
+            kept = pa.array([key not in keys for key in held])
+            left = sorted(key for key in held if key not in keys)
+            if len(left) == len(held):
                 continue
-            if any(kept):
-                left = sorted(key for key, keep in zip(held, kept) if keep)
-                name = path.rpartition("/")[2].partition("-")[0]
-                folder = path.rpartition("/")[0]
-                write_table(self._store, self.root, f"{folder}/{name}-{digest(left)}.parquet", table.filter(kept))
+            if left:
+                table = self._still(path, SCHEMA.names).filter(kept)
+                folder, _, name = path.rpartition("/")
+                name = f"{name.partition('-')[0]}-{digest(left)}.parquet"
+                write_table(self._store, self.root, f"{folder}/{name}", table, extract.filter(kept))
             self._store.delete(path)
         # What is given up for good stands there, too.
         self._store.delete(f"{self._base}/{COLUMNS}")
@@ -197,6 +203,12 @@ class DeadLetterStore:
         with self._open(path) as file:
             # These files are small, or few: threads cost more than they save.
             return pq.ParquetFile(file).read(columns=[*columns], use_threads=False)
+
+    def extract(self, path: str) -> pa.RecordBatch:
+        """Returns what looks need of a file's letters (EXTRACT). Raises FileNotFoundError if it was removed
+        meanwhile."""
+        with self._open(path) as file:
+            return read_extract(file)
 
     def destinations(self) -> Sequence[str]:
         """Returns the destinations that have letters, `_pipeline` among them."""
@@ -239,10 +251,13 @@ class DeadLetterStore:
         try:
             return self.table(path, columns)
         except FileNotFoundError:
-            raise ConduitError(
-                f"{self.root}/{path} was removed after it had been found, as by `conduit dead-letters purge`: call "
-                "this again"
-            ) from None
+            raise self._gone(path) from None
+
+    def _gone(self, path: str) -> ConduitError:
+        return ConduitError(
+            f"{self.root}/{path} was removed after it had been found, as by `conduit dead-letters purge`: call "
+            "this again"
+        )
 
     def _broken(self, path: str, error: Exception) -> ConduitError:
         return ConduitError(f"{self.root}/{path} is no file of dead letters ({error}); restore or remove it")
@@ -275,13 +290,6 @@ def row_key(row: Mapping[str, Any]) -> Key:
     return (row["epoch"], row["micro_batch"], row["seq"], row["ord"])
 
 
-def fields(table: pa.Table) -> pa.Array:
-    """Returns the keys of letters (the columns KEY) as the broker's index has them."""
-    parts = [table[name].cast(pa.string()) for name in KEY]
-    joined = pc.binary_join_element_wise(*parts, "-")
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
-
-
 def as_field(key: Key) -> str:
     """Returns the same for one key."""
     return "-".join(map(str, key))
@@ -292,12 +300,13 @@ def digest(keys: Sequence[Any]) -> str:
     return hashlib.blake2b(repr(list(keys)).encode(), digest_size=8).hexdigest()
 
 
-def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
-    """Writes a Parquet file, durable on return. Raises ConduitError."""
+def write_table(store: Store, root: str, path: str, table: pa.Table, extract: pa.RecordBatch | None = None) -> None:
+    """Writes a Parquet file, durable on return. `extract`: of a file of letters. Raises ConduitError."""
     # Written in one piece: Parquet makes some twenty writes of a few bytes each.
     pq.write_table(table, written := pa.BufferOutputStream(), compression="zstd")
+    data = written.getvalue()
     try:
-        put(store, path, written.getvalue())
+        put(store, path, data if extract is None else with_extract(data, extract))
     except OSError as error:
         raise ConduitError(
             f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or fix "

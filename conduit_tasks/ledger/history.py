@@ -86,18 +86,19 @@ def _dead(pipeline: str, record: str) -> list[Place]:
     import pyarrow.compute as pc
 
     from conduit_tasks.dead_letters.book import rows_of
-    from conduit_tasks.dead_letters.columns import Columns
+    from conduit_tasks.dead_letters.columns import look
     from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.settings import settings
 
     root = settings().path(settings().dead_letters)
-    look = Columns(root, pipeline).look()
-    mine = rows_of(look.letters.filter(pc.equal(look.letters["id"], record)), look.paths)
+    found = look(root, pipeline)
+    mine = rows_of(found.letters.filter(pc.equal(found.letters["id"], record)), found.paths)
     rows = DeadLetterStore(root, pipeline).whole(mine, ["connector", "partition", "index"])
-    found = [Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows]
-    if not found:
+    places = [Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows]
+    if not places:
         raise UnknownRecord(
             f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "
-            "letters"
+            "letters. Of a micro-batch that is collected the ledger alone knows, by numbers: "
+            f"`conduit ledger {pipeline} --micro-batch M --seq N`"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(places))

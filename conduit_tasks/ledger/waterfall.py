@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.ledger.entry import scattered
@@ -32,7 +33,14 @@ OF_ATTEMPTS = (
     "An attempt's times are those of the delivery of the micro-batch: when this one record was sent is not stored, nor "
     "when it was answered, unless it became a dead letter: the attempt then ends when it did."
 )
-COLLECTED = "The micro-batch is collected: when it was read, staged and sealed is not known any more."
+OF_SENDS = (
+    "How often an acked record was sent is not stored: of an attempt is known how many sends of all its records were "
+    "repeated, and where none was, this one was sent once."
+)
+COLLECTED = (
+    "The micro-batch is collected (spool.retention): when it was read, staged and sealed is not known any more. The "
+    "attempts are, as long as the ledger is kept (CONDUIT_LEDGER_RETENTION)."
+)
 NOT_STAGED = "When it was staged is not stored: an earlier version of Conduit Tasks staged it."
 RANGE = "With * the range of the attempt holds records that it is not about: this one may be one of them."
 ACKED_BY = "When its source got the ack is not stored: it was then at the latest."
@@ -42,7 +50,8 @@ ACKED_BY = "When its source got the ack is not stored: it was then at the latest
 class Step:
     """One step. `began` and `ended` in seconds since the epoch, None: not stored. `step`: read, processed, sealed,
     attempt or acked; of an attempt as the ledger has it: how the record's range ended, `status` of the attempt, error,
-    `sends` (of a nack), run and epoch. `exact`: False if other records lie in its range as well."""
+    `sends` (of a nack), `retried` (repeated sends of all records of the attempt; None: not stored), run and epoch.
+    `exact`: False if other records lie in its range as well."""
 
     step: str
     node: str
@@ -56,6 +65,7 @@ class Step:
     run: str | None = None
     epoch: int = 0
     exact: bool = True
+    retried: int | None = None
 
 
 @dataclass
@@ -111,6 +121,8 @@ class Waterfalls:
             notes.append(ACKED_BY)
         if attempts:
             notes.append(OF_ATTEMPTS)
+        if any(step.outcome == "acked" for step in attempts):
+            notes.append(OF_SENDS)
         if not all(step.exact for step in attempts):
             notes.append(RANGE)
         return Waterfall(place, steps, list(self._targets(attempts)), notes)
@@ -149,7 +161,11 @@ class Waterfalls:
     def _attempts(self, place: Place) -> Iterator[Step]:
         if place.micro_batch not in self._rows:
             self._rows[place.micro_batch] = self._ledger.read(micro_batch=place.micro_batch)
-        rows = covering(self._rows[place.micro_batch], place.seq).to_pylist()
+        every = self._rows[place.micro_batch]
+        rows = covering(every, place.seq).to_pylist()
+        # The counts of an attempt are on its first row, which may be about others.
+        counted = every.filter(pc.is_valid(every["retried"])).select(["attempt", "retried"]).to_pylist()
+        retried = {row["attempt"]: row["retried"] for row in counted}
         exact = {(row["attempt"], row["destination"]) for row in rows if not scattered(row)}
         for row in sorted(rows, key=lambda row: (row["began"] or row["ended"], row["ended"])):
             wide = scattered(row)
@@ -173,6 +189,7 @@ class Waterfalls:
                 row["run"],
                 row["epoch"],
                 not wide,
+                retried.get(row["attempt"]),
             )
 
     def _given_up(self, destination: str, place: Place) -> float | None:

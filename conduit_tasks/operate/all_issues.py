@@ -2,8 +2,9 @@
 withheld, and what is left for a later look.
 
 Redis says in a few round trips which pipelines have any. Only their dead letters are looked at, and of those only what
-was not looked at before (`dead_letters.columns`). The first look of a process at a pipeline takes some milliseconds: a
-look may be given a time, after which it says how many pipelines are left. The next one goes on.
+was not looked at before (`dead_letters.columns`). The first look of a process at a pipeline takes some milliseconds, of
+letters that an earlier version wrote seconds: a look may be given a time, after which it says how many pipelines are
+left, or of how many files are. The next one goes on.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Everywhere:
     """Issues of many pipelines. `issues`: the first ones, at most `MOST`; `total`: how many there are; `open`: how many
     of any kind and name are open; `pipelines`: how many pipelines have open ones; `withheld`: pipelines with failures
     that are not for whoever asks; `unread`: pipeline → why its dead letters could not be read; `pending`: pipelines
-    whose dead letters are left for a later look."""
+    whose dead letters are left for a later look, all of them or some: `files` of them."""
 
     issues: list[Of] = field(default_factory=list)
     total: int = 0
@@ -87,6 +88,7 @@ class Everywhere:
     withheld: int = 0
     unread: dict[str, str] = field(default_factory=dict)
     pending: int = 0
+    files: int = 0
 
 
 class _Time:
@@ -95,6 +97,11 @@ class _Time:
     def __init__(self, seconds: float | None) -> None:
         self._until = inf if seconds is None else time.monotonic() + seconds
         self._least = LEAST
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self._until - time.monotonic())
 
     def takes(self) -> bool:
         """Returns whether one more is looked at."""
@@ -126,7 +133,7 @@ def everywhere(
             out.pending += 1
             return []
         looking(pipeline)
-        return _letters(root, pipeline, out)
+        return _letters(root, pipeline, out, left.left)
 
     for some in portions(pipelines, PORTION):
         found: list[Of] = []
@@ -161,9 +168,12 @@ def _portion(
         yield id, _decided(id, letters[id], each, said, now)
 
 
-def _letters(root: str, pipeline: str, out: Everywhere) -> list[Issue]:
+def _letters(root: str, pipeline: str, out: Everywhere, within: float) -> list[Issue]:
     try:
-        return look(root, pipeline).causes
+        found = look(root, pipeline, within)
+        out.pending += bool(found.left)
+        out.files += found.left
+        return found.causes
     except ConduitError as error:
         # The others are shown all the same.
         if len(out.unread) < UNREAD:

@@ -89,7 +89,7 @@ def shares(
             continue
         # A record may have failed in several epochs: it is sent once, and settles all its letters.
         found = _of_records(opened, chosen, destination.id, _RECORD, passed or ())
-        waiting = 0 if before else len(Waiting(context, destination).released(partial(_keys, found)))
+        waiting = 0 if before else len(Waiting(context, destination, look.letters).released(partial(_keys, found)))
         if found.num_rows or waiting:
             out.append(ChosenLetters(destination.id, found, waiting, look.paths))
     return out, said

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.airflow.api import issues as api
-from conduit_tasks.dead_letters import columns
+from conduit_tasks.dead_letters import columns, extract
 from conduit_tasks.operate import all_issues
 from conduit_tasks.operate.issues import note_failure
 from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, site
@@ -82,6 +82,36 @@ async def _come(site: str, browser: str) -> None:
         )
         assert len(waits) >= 20
         assert sorted(waits)[len(waits) // 2] < 2_000, "the page asks each three seconds if nothing is left"
+        assert tab.errors == []
+
+
+def test_letters_of_an_earlier_version_come_as_they_are_read(
+    site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given 30 files of one pipeline without an extract, of which an answer reads three
+    columns._kept.clear()
+    for door in ("dead_letters", "issues"):
+        monkeypatch.setattr(f"conduit_tasks.airflow.api.{door}.WITHIN", 0.0)
+    monkeypatch.setattr(columns, "LEAST", 3)
+    monkeypatch.setattr(extract, "_COLUMNS", b"another.")
+    for n in range(30):
+        dead(IDS[950], letter(IDS[950], n + 1))
+    asyncio.run(_read(site, browser))
+
+
+async def _read(site: str, browser: str) -> None:
+    missing = "(document.querySelector('.missing')?.textContent ?? '')"
+    rows = "document.querySelectorAll('tbody tr').length"
+    async with tab_of(browser, "none", site) as tab:
+        for page, whole in (("dead-letters", f"{rows} === 30"), ("issues", "document.querySelector('article.issue')")):
+            columns._kept.clear()
+            await tab.call("Page.navigate", url="about:blank")
+            await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/{IDS[950]}/{page}")
+            # Then the page says that something is missing, and goes on without anybody asking
+            await tab.until(f"{missing}.includes('of dead letters are being read')")
+            if page == "dead-letters":
+                assert await tab.js(rows) < 30
+            await tab.until(f"({whole}) && !{missing}")
         assert tab.errors == []
 
 

@@ -125,6 +125,34 @@ def test_what_a_processor_fails_parks_its_key_and_waits_for_the_processor_too(ho
 
 
 @pytest.mark.proves("X4")
+def test_a_redrive_reads_of_what_waits_what_it_sends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given two keys that wait, in files of their own
+    place = Place(home, park=True)
+    place.refuse(0, 1)
+    for rows in ([(0, "a"), (1, "b")], [(2, "a")], [(3, "b")], [(4, "b")], [(5, "b")]):
+        place.feed(rows)
+        run_until_quiet("p")
+    assert copies() == [2, 3, 4, 5]
+    read: list[tuple[bool, int]] = []
+    table = DeadLetterStore.table
+
+    def noted(self: DeadLetterStore, path: str, of: Any) -> Any:
+        read.append(("/_parked/" in path, int(path.rpartition("/")[2].partition("-")[0])))
+        return table(self, path, of)
+
+    # When the letter of one of them is redriven
+    place.refuse()
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadLetterStore, "table", noted)
+        outcome = send(keys=("a",))
+    # Then the rows of that key alone are read, and it flows again, while the other one waits
+    assert (outcome.redriven, outcome.released, outcome.waiting) == (1, 1, 3)
+    assert {batch for parked, batch in read if parked} == {2}
+    assert {batch for parked, batch in read if not parked} == {1}
+    assert (place.got(), copies(), len(parked())) == ([0, 2], [3, 4, 5], 1)
+
+
+@pytest.mark.proves("X4")
 def test_records_without_a_key_are_never_parked(home: Path) -> None:
     place = Place(home, park=True)
     path = home / "include/pipelines/p.yaml"

@@ -18,7 +18,17 @@ from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.ledger.entry import SCHEMA, Attempt, Tally, unrecorded
 from conduit_tasks.ledger.find import Place
 from conduit_tasks.ledger.store import Ledger
-from conduit_tasks.ledger.waterfall import ACKED_BY, COLLECTED, NOT_STAGED, OF_ATTEMPTS, RANGE, Step, Waterfalls, bar
+from conduit_tasks.ledger.waterfall import (
+    ACKED_BY,
+    COLLECTED,
+    NOT_STAGED,
+    OF_ATTEMPTS,
+    OF_SENDS,
+    RANGE,
+    Step,
+    Waterfalls,
+    bar,
+)
 from conduit_tasks.micro_batch.context import open_spool
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import settings
@@ -63,7 +73,7 @@ def test_a_waterfall_has_each_step_and_attempt_with_answer_and_duration(
     assert all(before - 1 <= at <= time.time() + 1 for at in times)
     assert [step.ended for step in way.steps] == sorted(step.ended or 0 for step in way.steps)
     assert way.steps[1].began == way.steps[0].ended
-    assert way.notes == [ACKED_BY, OF_ATTEMPTS]
+    assert way.notes == [ACKED_BY, OF_ATTEMPTS, OF_SENDS]
     # And what became of it at each destination
     file, web = way.targets
     assert (file.destination, file.attempts, file.outcome) == ("file", 1, "acked")
@@ -115,6 +125,56 @@ def test_a_waterfall_has_each_step_and_attempt_with_answer_and_duration(
     gone = waterfalls().of(Place(1, 3, "in"))
     assert [step.step for step in gone.steps] == ["attempt", "attempt", "attempt", "acked"]
     assert COLLECTED in gone.notes
+
+
+@pytest.mark.proves("X5")
+def test_the_way_of_an_acked_record_has_all_steps_and_says_what_is_not_stored(
+    home: Path, receivers: Any, conduit: Callable[..., Result]
+) -> None:
+    # Given records that all arrive, some of them at the second or third request
+    receiver = receivers("--unavailable", "0.6")
+    write_pipeline(
+        home,
+        "p",
+        WEB.replace("URL", receiver.url).replace("timeout: 5s", "timeout: 5s, retry: 20, backoff-delay: 10ms"),
+    )
+    events(home / "data", 10)
+    run_once("p", "first")
+    # Then the way of each is whole: a time for each step, and an answer and a duration for each destination
+    way = waterfalls().of(Place(1, 3, "in"))
+    assert [(s.step, s.node, s.outcome, s.status) for s in way.steps] == [
+        ("read", "sources.in", None, None),
+        ("sealed", "seal", None, None),
+        ("attempt", "destinations.file", "acked", "done"),
+        ("attempt", "destinations.web", "acked", "done"),
+        ("acked", "acks.in", None, None),
+    ]
+    assert all(step.ended is not None for step in way.steps)
+    assert all(step.began is not None for step in way.steps[:-1])
+    assert [(t.outcome, t.attempts, (t.seconds or 0) > 0) for t in way.targets] == [("acked", 1, True)] * 2
+    # And how often it was sent is said not to be stored; how often any of the attempt was, is
+    assert way.notes == [ACKED_BY, OF_ATTEMPTS, OF_SENDS]
+    file, web = way.steps[2:4]
+    assert (file.sends, file.retried, web.sends) == (None, 0, None)
+    assert web.retried == receiver.summary()["unavailable"] > 0
+    key = json.loads((home / "data").glob("*.jsonl").__next__().read_text().splitlines()[3])["k"]
+    text = conduit("records", "history", "p", "--key", key)
+    assert f"{web.retried} repeated send(s) in the attempt" in " ".join(text.stdout.split())
+    assert OF_SENDS in " ".join(text.stderr.split())
+    # And once the micro-batch is collected, the attempts and their answers are left, by numbers
+    spool = open_spool(get_pipeline("p"))
+    spool.collect("p", 1)
+    gone = waterfalls().of(Place(1, 3, "in"))
+    assert [(s.step, s.outcome, s.retried) for s in gone.steps] == [
+        ("attempt", "acked", 0),
+        ("attempt", "acked", web.retried),
+        ("acked", None, None),
+    ]
+    assert COLLECTED in gone.notes
+    rows = json.loads(conduit("ledger", "p", "--micro-batch", "1", "--seq", "3", "--format", "json").stdout)
+    assert [row["outcome"] for row in rows] == ["acked", "acked"]
+    lost = conduit("records", "history", "p", "--record", "0" * 32)
+    assert "conduit ledger p --micro-batch M --seq N" in str(lost.exception) + " ".join(lost.stderr.split())
 
 
 def test_a_range_that_may_be_about_others_is_marked_and_gives_way_to_an_exact_row(home: Path) -> None:

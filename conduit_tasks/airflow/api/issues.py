@@ -9,23 +9,20 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
 
 from conduit_tasks.airflow.api.access import Changed, MayRecords, SeenRecords, same_site, visible
-from conduit_tasks.airflow.api.dead_letters import looked
+from conduit_tasks.airflow.api.dead_letters import WITHIN, looked
 from conduit_tasks.airflow.api.door import Body, Time
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
-from conduit_tasks.dead_letters.issues import Issue, as_json
+from conduit_tasks.dead_letters.issues import as_json
 from conduit_tasks.operate.all_issues import MOST, Kind, Order, Wanted, everywhere
 from conduit_tasks.operate.issues import is_one, together
 from conduit_tasks.pipeline.names import dag_id
-from conduit_tasks.topology import Pipeline
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/issues", tags=["dead letters"])
 
 of_all = APIRouter(prefix="/v1/issues", tags=["dead letters"])
 
-WITHIN = 0.5
-"""Seconds of an answer for pipelines whose dead letters were not looked at before."""
 ID = r"^[0-9a-f]{12}$"
 IssueId = Annotated[str, Path(pattern=ID, description="The issue's id, as in the list.")]
 IssueState = Literal["open", "acknowledged", "muted", "resolved"]
@@ -48,9 +45,14 @@ def list_issues(
 ) -> dict[str, Any]:
     """Lists issues: open dead letters, and failed attempts at tasks, of one node, class and shape of message, open ones
     first, then the newest. One that was resolved is open again if it is seen again, one that was muted if its time is
-    over; one of a task is resolved once the task has succeeded."""
-    found = [each for each in _issues(pipeline) if state in (None, each.state) and issue in (None, each.id)]
-    return page([as_json(each) for each in found[offset:][:limit]], len(found), offset, limit)
+    over; one of a task is resolved once the task has succeeded. `pending`: files of dead letters that are still to be
+    read; their letters are not counted. Ask again until it is 0."""
+    look = looked(pipeline, WITHIN)
+    with brokers() as broker_of:
+        every = together(look.open, broker_of(pipeline.id))
+    found = [each for each in every if state in (None, each.state) and issue in (None, each.id)]
+    shown = page([as_json(each) for each in found[offset:][:limit]], len(found), offset, limit)
+    return {**shown, "pending": look.left}
 
 
 @of_all.get("")
@@ -68,14 +70,14 @@ def list_all_issues(  # noqa: PLR0917 - its filters
     newest, or those with the most failures. The first 2,000 are paged; `beyond`: how many more there are. `open`: how
     many are open of any kind and name, in how many `pipelines`; `withheld`: pipelines with failures whose tasks' logs
     this user may not read; `unread`: pipeline → why its dead letters could not be read. `pending`: pipelines whose dead
-    letters are still to be looked through, as after a restart: their issues are not counted. Ask again until it is
-    0."""
+    letters are still to be looked through, as after a restart, or of which `files` are still to be read: their issues
+    are not counted, or not in full. Ask again until it is 0."""
     seen = visible(user)
     mine = [p for p in pipelines() if dag_id(p.id) in seen]
     with brokers() as broker_of:
         found = everywhere(broker_of("").redis, mine, Wanted(state, kind, q, order), may, within=WITHIN)
     shown = page([each.as_json() for each in found.issues[offset:][:limit]], min(found.total, MOST), offset, limit)
-    more = {name: getattr(found, name) for name in ("open", "pipelines", "withheld", "unread", "pending")}
+    more = {name: getattr(found, name) for name in ("open", "pipelines", "withheld", "unread", "pending", "files")}
     return {**shown, "beyond": max(0, found.total - MOST), **more}
 
 
@@ -88,8 +90,3 @@ def decide_issue(pipeline: Changed, issue_id: IssueId, body: Decide, user: GetUs
         until = None if body.until is None else body.until.timestamp()
         broker_of(pipeline.id).issues.decide(issue_id, body.state, str(user.get_name()), until)
     return {"pipeline": pipeline.id, "issue": issue_id, "state": body.state}
-
-
-def _issues(pipeline: Pipeline) -> list[Issue]:
-    with brokers() as broker_of:
-        return together(looked(pipeline).open, broker_of(pipeline.id))

@@ -2,37 +2,28 @@
 import { address, filters, PAGE, pager } from "./address.js";
 import { askOfAll } from "./ask.js";
 import { byDay } from "./bars.js";
+import { goOn } from "./going-on.js";
 import { top } from "./head.js";
 import { at, count, el, plural, table } from "./parts.js";
 
 const STATES = ["open", "acknowledged", "muted", "resolved"];
-const SOON = 100;
 
 // What is missing from the list, and why.
 /** @param {AllIssues} found */
 function missing(found) {
   return [
-    found.pending ? `The dead letters of ${plural(found.pending, "more pipeline")} are being looked through: their issues come as they are found.` : null,
+    found.pending ? `The dead letters of ${plural(found.pending, "more pipeline")} are being looked through${found.files ? `, ${plural(found.files, "file")} of them known` : ""}: their issues come as they are found.` : null,
     found.beyond ? `${plural(found.beyond, "more issue")}: a filter finds them.` : null,
     found.withheld ? `${plural(found.withheld, "more pipeline")} with failures: you may not read the logs of ${found.withheld === 1 ? "its" : "their"} tasks.` : null,
     ...Object.entries(found.unread).map(([id, why]) => `The dead letters of ${id} cannot be read: ${why}`),
   ].filter(Boolean).map((text) => el("p", { class: "missing" }, text));
 }
 
-let left = 0; // pipelines that were to be looked through at the last answer
-
-// The next answer goes on with what is left. After one that brought nothing further the page asks when it would anyway.
-/** @param {number} pending */
-function goOn(pending) {
-  if (pending && (!left || pending < left)) setTimeout(() => document.hidden || document.dispatchEvent(new Event("conduit:again")), SOON);
-  left = pending;
-}
-
 /** @param {Route} r @returns {Promise<Child[]>} */
 export async function allIssues(r) {
   const of = (/** @type {string} */ name) => r.query.get(name);
   const found = await askOfAll({ q: of("q"), state: of("state"), kind: of("kind"), order: of("order"), offset: of("offset"), limit: PAGE });
-  goOn(found.pending);
+  goOn(found.pending + found.files);
   const soFar = found.pending ? " so far" : "";
   return [
     ...top(r, "Issues", found.open ? `${plural(found.open, "open issue")} in ${plural(found.pipelines, "pipeline")}${soFar}` : `no issue is open${soFar}`),

@@ -2,6 +2,7 @@
 import { address, filters, PAGE, pager } from "./address.js";
 import { ask, of } from "./ask.js";
 import { byDay } from "./bars.js";
+import { reading } from "./going-on.js";
 import { head, said } from "./head.js";
 import { redrive } from "./letters.js";
 import { at, el, outward, plural, table, when } from "./parts.js";
@@ -72,7 +73,7 @@ function seen(r, issue) {
 
 /** @param {Route} r @returns {Promise<Child[]>} */
 export async function issues(r) {
-  /** @type {[Graph, Page<Issue>, Child]} */
+  /** @type {[Graph, Page<Issue> & { pending: number }, Child]} */
   const [graph, found, under] = await Promise.all([ask(of(r.id, "topology")),
     ask(of(r.id, "issues"), { state: r.query.get("state"), issue: r.query.get("issue"), offset: r.query.get("offset"), limit: PAGE }), sending(r.id)]);
   return [
@@ -83,6 +84,7 @@ export async function issues(r) {
       + "quoted texts only. A resolved one is open again when it is seen again; one of a task is resolved when the task succeeds."),
     r.query.get("issue") ? el("p", {}, "One issue is shown. ", el("a", { href: address([r.id, "issues"]), id: "all-of-it" }, "All of this pipeline")) : null,
     filters(r, [["state", "State", ["open", "acknowledged", "muted", "resolved"]]]),
+    reading(found.pending),
     ...found.items.map((issue) => el("article", { class: `issue ${issue.state}`, id: `i-${issue.id}` },
       el("div", { class: "head" }, el("span", { class: `badge ${issue.state === "open" ? "degraded" : "stopped"}` }, issue.state),
         el("strong", {}, `${issue.node}: ${issue.error_class}`), ...seen(r, issue),
@@ -94,7 +96,7 @@ export async function issues(r) {
         issue.affected ? `${plural(issue.affected, "key")}: ${issue.keys.join(", ")}${issue.affected > issue.keys.length ? " …" : ""}` : "",
         decided(issue)].filter(Boolean).join(" · ")),
       buttons(r, issue))),
-    found.items.length ? null : table(["Issues"], [], r.query.get("issue") ? "It is gone: none of its letters is open, or it was not seen for 30 days." : "Nothing fails here."),
+    found.items.length ? null : table(["Issues"], [], r.query.get("issue") ? "It is gone: none of its letters is open, or it was not seen for 30 days." : found.pending ? "None so far." : "Nothing fails here."),
     pager(found, r),
   ];
 }

@@ -1,6 +1,7 @@
 // Dead letters: found by filter, looked at, sent again.
 import { address, filters, PAGE, pager } from "./address.js";
 import { ask, of } from "./ask.js";
+import { reading } from "./going-on.js";
 import { head, said } from "./head.js";
 import { at, count, el, outward, plural, table } from "./parts.js";
 import { follow, sending } from "./sending.js";
@@ -34,7 +35,7 @@ export async function redrive(r, dry, more = {}) {
 export async function deadLetters(r) {
   const names = ["destination", "error_class", "since", "until", "key", "issue"];
   const query = Object.fromEntries(names.map((name) => [name, r.query.get(name)]));
-  /** @type {[Graph, Page<Letter> & { classes: Record<string, number> }, Child]} */
+  /** @type {[Graph, Page<Letter> & { classes: Record<string, number>; pending: number }, Child]} */
   const [graph, found, under] = await Promise.all([
     ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { ...query, offset: r.query.get("offset"), limit: PAGE }), sending(r.id)]);
   const classes = Object.entries(found.classes).map(([name, n]) => `${count(n)} × ${name}`).join(", ");
@@ -44,7 +45,8 @@ export async function deadLetters(r) {
     under,
     filters(r, [["destination", "Destination", [...graph.destinations.map((d) => d.id), "_pipeline"]], ["error_class", "Class"],
       ["since", "From (UTC)", "date"], ["until", "Before", "date"], ["key", "Key"], ["issue", "Issue"]]),
-    el("p", { class: "dim" }, classes || "Nothing is dead here."),
+    reading(found.pending),
+    el("p", { class: "dim" }, classes || (found.pending ? "Nothing so far." : "Nothing is dead here.")),
     el("div", { class: "head" },
       el("button", { id: "would", disabled: !found.total, onclick: () => redrive(r, true) }, "What would be sent again?"),
       el("button", { id: "redrive", disabled: !found.total, onclick: () => redrive(r, false) }, "Send these again")),

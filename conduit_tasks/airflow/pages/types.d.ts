@@ -102,7 +102,7 @@ interface Issue {
 
 /** The issues of all pipelines that somebody may see; `beyond`: more than can be paged; `unread`: pipeline → why. */
 interface AllIssues extends Page<Issue & { pipeline: string }> {
-  beyond: number; open: number; pipelines: number; withheld: number; unread: Record<string, string>; pending: number;
+  beyond: number; open: number; pipelines: number; withheld: number; unread: Record<string, string>; pending: number; files: number;
 }
 
 /** A redrive that was asked for here. `query`: its filters; `until`: its letters are older; `since`: when it was asked for; `stuck`: letters that cannot go. */
@@ -128,7 +128,7 @@ interface Tried {
 
 interface WayStep {
   step: string; node: string; began: number | null; ended: number | null; outcome: string | null; exact: boolean; status: string | null;
-  error_class: string | null; error: string | null; sends: number | null; epoch: number | null; run: string | null;
+  error_class: string | null; error: string | null; sends: number | null; retried: number | null; epoch: number | null; run: string | null;
 }
 interface Place {
   micro_batch: number; seq: number; ord: number; id: string; source: string; partition: string; state: string; steps: WayStep[]; notes: string[];

@@ -29,7 +29,7 @@ function bar(step, first, whole) {
 }
 
 const answer = (/** @type {WayStep} */ step) => [step.outcome && (step.exact ? step.outcome : `${step.outcome} *`), step.status && step.status !== "done" ? step.status : null,
-  step.error_class, step.sends ? `sent ${step.sends === 1 ? "once" : `${step.sends} times`}` : null, step.epoch ? "sent again" : null].filter(Boolean).join(", ");
+  step.error_class, step.sends ? `sent ${step.sends === 1 ? "once" : `${step.sends} times`}` : null, step.epoch ? "sent again" : null, step.retried ? `${plural(step.retried, "repeated send")} in the attempt` : null].filter(Boolean).join(", ");
 
 // Seconds from the first time to a step; null where it has none.
 /** @param {WayStep} step @param {number} first */
