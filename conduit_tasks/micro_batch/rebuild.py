@@ -268,13 +268,13 @@ def _grouped(fields: Fields, cursor: int) -> range:
     return range(cursor + 2, int(fields.get("group", "-0").rpartition("-")[2]) + 1)
 
 
-_FRONT = frozenset({"ranges", "divided", *(f"shard:{n}" for n in range(64))})
+_FRONT = frozenset({"ranges", "divided", "merged", *(f"shard:{n}" for n in range(64))})
 """Fields about the micro-batch behind the cursor, for others of its group have names of their own."""
 
 
 def _within(name: str) -> bool:
     """Returns whether a field of a destination is about a micro-batch that is under way."""
-    return name in {"ranges", "group"} or name.startswith(("divided", "shard:"))
+    return name in {"ranges", "merged", "group"} or name.startswith(("divided", "shard:"))
 
 
 def _intent(mark: Mark | None, acked: int, there: dict[int, int]) -> tuple[Fields, Fields]:
