@@ -21,7 +21,7 @@ from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.connectors.kafka.index import Transactions
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import ConduitError, Fenced, Unavailable
-from conduit_tasks.micro_batch import dividing
+from conduit_tasks.micro_batch import dividing, rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.dividing import division_of
 from conduit_tasks.micro_batch.every import keeping
@@ -310,8 +310,12 @@ def run_and_die(at: int) -> None:
     run_once("p", "killed")
 
 
-def run_on() -> None:
+def run_on(forgotten: bool) -> None:
     dividing.LEAST = 1
+    if forgotten:
+        with opened("p", "rebuild") as context:
+            found = rebuild.from_spool(context.pipeline, context.spool, context.broker)
+            rebuild.apply(context.broker, found, replace=False)
     run_until_quiet("p", run_all=here)
 
 
@@ -319,8 +323,8 @@ def run_on() -> None:
 def test_a_kill_at_any_step_leaves_every_record_once_whatever_number_of_tasks_the_file_asks_for_then(
     home: Path, redis_server: RedisServer, kafka: Kafka
 ) -> None:
-    """Given two tasks, a death before any operation of theirs, and a file that asks for one, two or three tasks and
-    another order by then, with another micro-batch waiting."""
+    """Given two tasks, a death before any operation of theirs, and a file that asks for one or three tasks and another
+    order by then, or a Redis that has lost everything; with another micro-batch waiting."""
     number = 0
     while True:
         number += 1
@@ -335,8 +339,12 @@ def test_a_kill_at_any_step_leaves_every_record_once_whatever_number_of_tasks_th
         except ChildDied as died:
             assert died.how == "signal 9"  # noqa: PT017 - or it has ended
         lapse()
-        written(this, kafka, topic, order="key", tasks=1 + number % 3, **given)
-        in_child(run_on)
+        forgotten = number % 3 == 1
+        if forgotten:
+            redis_server.flush()
+        else:
+            written(this, kafka, topic, order="key", tasks=1 + number % 3, **given)
+        in_child(run_on, forgotten)
         found = sorted(json.loads(value or b"")["n"] for value in kafka.values(topic))
         assert found == list(range(20)), f"operation {number}"
     assert number > 10, "the kills cover both tasks"
