@@ -1,4 +1,4 @@
-"""`servers`: PostgreSQL, SQL, Kafka, Redis and SQS, each by one and by two Spark tasks.
+"""`servers`: PostgreSQL, SQL, Kafka (in transactions also), Redis and SQS, each by one and by two Spark tasks.
 
 Each server is real (SQS is moto) and on the same cores, its CPU told apart, so that it is a limit of its own. What has
 arrived is counted at the server, not by the destination's word.
@@ -113,7 +113,7 @@ def _postgres(plugin: str, scheme: str) -> Iterator[Target]:
 
 
 @contextmanager
-def _kafka(place: Place) -> Iterator[Target]:
+def _kafka(guarantee: str) -> Iterator[Target]:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     server = KafkaServer(memory="1g").create()
@@ -129,7 +129,7 @@ def _kafka(place: Place) -> Iterator[Target]:
             lambda tasks: {"topic": f"to-{tasks}", "format": "payload", **at},
             lambda tasks: arrived(server, f"to-{tasks}"),
             server.process.pid,
-            {},
+            {"guarantee": guarantee},
         )
     finally:
         server.remove()
@@ -189,7 +189,8 @@ def _patient() -> Any:
 TARGETS: dict[str, Callable[[Place], Any]] = {
     "postgres": lambda _: _postgres("postgres", "postgresql"),
     "sql": lambda _: _postgres("sql", "postgresql+psycopg2"),
-    "kafka": _kafka,
+    "kafka": lambda _: _kafka("at-least-once"),
+    "kafka, once": lambda _: _kafka("effectively-once"),
     "redis": _redis,
     "sqs": _sqs,
 }

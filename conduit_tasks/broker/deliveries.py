@@ -266,5 +266,6 @@ def delivery_state(data: Mapping[str, str]) -> DeliveryState:
         confirmed_at=seconds(data.get("confirmed_at")),
         sent_at=seconds(data.get("sent_at")),
         divisions=Division.parse(data),
+        merged=Division.merged(data),
         group=(int(first), int(last)),
     )

@@ -71,6 +71,11 @@ class Sending:
             before = orjson.loads(earlier) if earlier else self._numbered(key, m)
         return Numbered(int(epoch), before)
 
+    def fixed(self, destination: str, m: int) -> bool:
+        """Returns whether records of micro-batch m have numbers of its live delivery: one task has begun it."""
+        [[stream, of]] = self._access.read(("HMGET", self._keys.numbers(destination, redelivery=False), "stream", "m"))
+        return (stream, of) == ("0", str(m))
+
     def _numbered(self, key: str, m: int) -> dict[str, int]:
         """Returns the last number before micro-batch m of each lane that has records in it."""
         found = ((field, text.split()) for field, text in self._access.scanned(key).items() if field.startswith(_LANE))

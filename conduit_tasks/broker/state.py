@@ -130,6 +130,21 @@ class Division:
         return replace(empty, whole=tuple(None if n in empty.shards else 0 for n in range(count)))
 
     @classmethod
+    def _stored(cls, field: str | None) -> Self | None:
+        """Reads a division as it is stored, of which nothing is known to be confirmed."""
+        if not field:
+            return None
+        m, by, *numbers = field.split(":")
+        return cls.begun(int(m), by, *map(int, numbers))
+
+    @classmethod
+    def merged(cls, state: Mapping[str, str]) -> Self | None:
+        """Reads the division that micro-batch `cursor + 1` had before one task took it over, from a destination's
+        hash."""
+        found = cls._stored(state.get("merged"))
+        return found if found is not None and found.micro_batch == int(state["cursor"]) + 1 else None
+
+    @classmethod
     def parse(cls, state: Mapping[str, str]) -> tuple[Self, ...]:
         """Reads those of the micro-batches that are under way from a destination's hash, in their order. The one behind
         the cursor may be missing, if one task finishes it."""
@@ -137,10 +152,9 @@ class Division:
         found = list[Self]()
         for number in range(first, max(first, last) + 1):
             name, of = ("divided", "shard") if number == first else (f"divided:{number}", f"shard:{number}")
-            m, by, *numbers = (state.get(name) or "0:").split(":")
-            if int(m) != number:
+            one = cls._stored(state.get(name))
+            if one is None or one.micro_batch != number:
                 continue
-            one = cls.begun(number, by, *map(int, numbers))
             texts = [state.get(f"{of}:{n}", "" if n in one.shards else "=0") for n in range(one.count)]
             done = tuple(RangeSet.parse(None if text.startswith("=") else text) for text in texts)
             whole = tuple(int(text[1:]) if text.startswith("=") else None for text in texts)
@@ -183,6 +197,8 @@ class DeliveryState:
     """Time of the last confirm of records that were sent, be it live, again or by a replay."""
     divisions: tuple[Division, ...] = ()
     """Divisions of the micro-batches that are under way, in their order; of `cursor + 1` only if that is divided."""
+    merged: Division | None = None
+    """Division that `cursor + 1` was begun with, if one task finishes it."""
     group: tuple[int, int] = (0, -1)
     """First and last micro-batch of the group that was begun together and has not been passed (ADR 41)."""
 

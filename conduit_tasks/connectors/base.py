@@ -8,7 +8,7 @@ Both can be pickled before `open`: plan and acks run in the driver or in Airflow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -222,6 +222,10 @@ DELIVERED = Outcome("delivered")
 class _Writers:
     """How many may write at a time, for either kind of destination."""
 
+    once_by_shards: ClassVar[bool] = False
+    """Whether several tasks give effectively-once (ADR 48), which a batch-wise destination may do: of each `shard` it
+    stores the last of `Rows.numbers` apart, in one transaction with the rows, and it has `left_by`."""
+
     @classmethod
     def several_if(cls, settings: Mapping[str, str]) -> str:
         """Returns what must be so that several processes may write, if we cannot know that; "" if we know that they
@@ -339,6 +343,12 @@ class BatchDestination(_Writers, Listener, Owner):
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Writes the rows; returns the new state. Raises Refused (the fault is in the rows) or Unavailable (it is
         not)."""
+        raise NotImplementedError
+
+    def left_by(self, shards: Sequence[ShardName], sealed: str) -> list[int]:
+        """Returns per shard of a micro-batch the last seq of it that is written, -1 if none is. Those that had begun to
+        write them cannot write any more. Called before `open`, if one task finishes what several have begun; only where
+        `once_by_shards`. `sealed`: as in Rows. Raises Unavailable, ConfigError, Fenced."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -22,7 +22,10 @@ ALL = 2**62
 @dataclass(frozen=True)
 class RowNumbers:
     """Numbers of some of the rows that a pipeline sends to a destination within an epoch: ascending, never given to
-    another record. Rows of one position share a number, and are always written together."""
+    another record. Rows of one position share a number, and are always written together.
+
+    Of a shard (`BatchDestination.shard`) the numbers are those of its micro-batch alone, and `epoch` is its seal.
+    """
 
     pipeline: str
     destination: str
@@ -43,19 +46,32 @@ class RowNumbers:
 @dataclass(frozen=True)
 class ShardName:
     """Which of several tasks writes: shard `number` of `count` of a divided micro-batch (`delivery.parallelism`). `by`:
-    what a shard is of, `key`, `partition` or `none`."""
+    what a shard is of, `key`, `partition` or `none`. `used`: the shards that have records, if not all have (ADR 41)."""
 
     by: str
     count: int
     number: int
+    used: tuple[int, ...] | None = None
 
     @property
     def division(self) -> str:
         """The same for all shards of a micro-batch: `k03`."""
         return f"{self.by[0]}{self.count:02d}"
 
+    @property
+    def lot(self) -> str:
+        """Names the records that it has of a micro-batch: two shards of one micro-batch with the same lot have the same
+        records."""
+        used = "" if self.used is None else f":{self.used[0]}+{len(self.used)}"
+        return f"{self}{used}"
+
     def __str__(self) -> str:
         return f"{self.division}.{self.number:02d}"
+
+
+def sealed_name(seal: int, micro_batch: int) -> str:
+    """Returns the name of a micro-batch in all lives of the pipeline; names of later ones sort behind it."""
+    return f"{seal:016d}-{micro_batch:010d}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,7 @@ class Rows:
     @property
     def sealed(self) -> str:
         """Name of the micro-batch in all lives of the pipeline; names of later ones sort behind it."""
-        return f"{self.seal:016d}-{self.micro_batch:010d}"
+        return sealed_name(self.seal, self.micro_batch)
 
     def confirmed(self, seq: int) -> bool:
         """Returns whether what ends with this seq was confirmed."""

@@ -129,12 +129,13 @@ class BatchWise:
                 todo += [(part.part(at, part.rows), gone[cut:]), (part.part(0, at), gone[:cut])]
                 continue
             try:
-                state, attempts = self._write(kept) if kept is not None else (None, 1)
+                left = self._left(kept)
+                state, attempts = self._write(left) if left is not None else (None, 1)
             except _Opened as opened:
                 self._open(opened.error, part, gone)
             except Refused as error:
-                # The row is known among those that were written; with parked rows between them, halving finds it.
-                known = error.row if kept is part else None
+                # The row is known among those that were written; with others between them, halving finds it.
+                known = error.row if left is part else None
                 pieces = part.halves() if known is None else part.around(known)
                 if pieces is None:
                     self._refuse(part, gone, error)
@@ -157,7 +158,7 @@ class BatchWise:
     def _write(self, chunk: Chunk) -> tuple[dict[str, object] | None, int]:
         """Writes these rows. Returns the state that the write returned, and the number of attempts. Raises Refused,
         Unavailable."""
-        numbers = self._numbering.rows(chunk.ordinals) if self._numbering is not None else None
+        numbers = self._numbering.rows(chunk.ordinals, chunk.seqs) if self._numbering is not None else None
         first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])
         work = self._work
         rows = Rows(chunk.batch, work.origins, work.micro_batch, first, last, numbers, work.seal, work.epoch)
@@ -240,6 +241,15 @@ class BatchWise:
             return chunk, None
         kept = None if waits.all() else chunk.take(np.flatnonzero(~waits).tolist())
         return kept, chunk.take(np.flatnonzero(waits).tolist())
+
+    def _left(self, kept: Chunk | None) -> Chunk | None:
+        """Returns those of the rows that are not there already, by what `Work.there` says."""
+        if kept is None or not len(self._work.there):
+            return kept
+        missing = np.flatnonzero(~np.isin(kept.seqs, self._work.there))
+        if len(missing) == kept.rows:
+            return kept
+        return kept.take(missing.tolist()) if len(missing) else None
 
     def _hold(self, waiting: Chunk | None) -> Seqs:
         """Parks rows. Returns their seqs."""

@@ -138,9 +138,9 @@ class RowNumbering:
         self._epoch, self._first = numbered.epoch, numbered.before.get("", 0) + 1
         self._of = (pipeline, destination)
 
-    def rows(self, ordinals: Seqs) -> RowNumbers:
+    def rows(self, ordinals: Seqs, seqs: Seqs) -> RowNumbers:
         """Returns the numbers of rows. `ordinals`: places of their positions among the matched ones of the
-        micro-batch."""
+        micro-batch; `seqs`: their own."""
         return RowNumbers(*self._of, self._epoch, ordinals + self._first)
 
 
@@ -151,9 +151,21 @@ class SeqNumbering(RowNumbering):
         self._epoch, self._of = epoch, (pipeline, destination)
         self._seqs = np.array(seqs, np.int64)
 
-    def rows(self, ordinals: Seqs) -> RowNumbers:
+    def rows(self, ordinals: Seqs, seqs: Seqs) -> RowNumbers:
         """See `RowNumbering`."""
         return RowNumbers(*self._of, self._epoch, self._seqs[ordinals] + 1)
+
+
+class ShardNumbering(RowNumbering):
+    """Numbers of a shard's rows (ADR 48): their seqs, which grow within its micro-batch. Nothing is stored: the
+    micro-batch and its division say which rows they are of."""
+
+    def __init__(self, seal: int, pipeline: str, destination: str) -> None:
+        self._epoch, self._of = seal, (pipeline, destination)
+
+    def rows(self, ordinals: Seqs, seqs: Seqs) -> RowNumbers:
+        """See `RowNumbering`."""
+        return RowNumbers(*self._of, self._epoch, seqs + 1)
 
 
 Numbering = LaneNumbers | RowNumbering

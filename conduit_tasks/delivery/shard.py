@@ -45,7 +45,7 @@ class Shard:
     ) -> None:
         self.by, self.count, self.number = by, count, number
         self._used = range(count) if used is None else used
-        self.name = ShardName(by, count, number)
+        self.name = ShardName(by, count, number, None if used is None or len(used) == count else tuple(used))
         self.total = manifest.total
         self.columns = ("slice", "n", *(("key", "shape") if by == "key" else ()))
         self._shard_of_slice = shards_of_slices(manifest, count) if by == "partition" else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from conduit_tasks.delivery.chunks import Seqs
+from conduit_tasks.delivery.chunks import NONE, Seqs
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import clean
@@ -41,7 +41,8 @@ class Work:
     wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once). `parking`: says
     which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch. `look`: raises
     StateLost if the spool knows of a later state than Redis. `shard`: whose rows these are, if the micro-batch is
-    divided. `rested`: seconds since the last send to the destination;
+    divided. `there`: seqs whose rows the destination has, by the marks of tasks that had begun the micro-batch: they
+    count as delivered, and are not written again. `rested`: seconds since the last send to the destination;
     None if there was none.
     """
 
@@ -64,6 +65,7 @@ class Work:
     parking: Parking | None = None
     seal: int = 0
     shard: Shard | None = None
+    there: Seqs = field(default_factory=lambda: NONE)
     look: Callable[[], None] = lambda: None
     rested: Callable[[], float | None] = lambda: None
 

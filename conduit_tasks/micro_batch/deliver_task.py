@@ -15,7 +15,7 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.hiding import hiding
 from conduit_tasks.delivery.breaker import Breaker
 from conduit_tasks.delivery.broker_port import BrokerPort
-from conduit_tasks.delivery.chunks import Seqs
+from conduit_tasks.delivery.chunks import NONE, Seqs
 from conduit_tasks.delivery.isolate_poison import deliver_isolated
 from conduit_tasks.delivery.isolated import survives_forks
 from conduit_tasks.delivery.latency import Latencies
@@ -28,6 +28,7 @@ from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.sending import connect, send
 from conduit_tasks.micro_batch.size import Size
+from conduit_tasks.micro_batch.written_before import written_before
 from conduit_tasks.secret_names import secret_values
 from conduit_tasks.spool.manifest import PartFile, SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
@@ -136,6 +137,8 @@ class DeliverTask:
             parking=parking,
             latencies=latencies,
         )
+        read = partial(rows_of, context, manifest, destination)
+        there = NONE if self.epoch else written_before(context, destination, connector, manifest, lease, rows=read)
         numbering = numbering_of(
             context, destination, connector, manifest, origins=origins, token=lease.token, epoch=self.epoch
         )
@@ -153,6 +156,7 @@ class DeliverTask:
             span=span,
             culprits=culprits,
             numbering=numbering,
+            there=there,
             begun=broker.sending.begun(destination.id, self.number, epoch=self.epoch),
             parking=parking,
             seal=manifest.token,

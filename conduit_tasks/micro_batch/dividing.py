@@ -12,7 +12,7 @@ from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.shard import partitions
 from conduit_tasks.delivery.work import DeliveryReport, add
 from conduit_tasks.errors import ConduitError, Fenced, Unavailable
-from conduit_tasks.micro_batch.numbering import matched_of
+from conduit_tasks.micro_batch.numbering import matched_of, once_by_shards
 from conduit_tasks.micro_batch.size import of_micro_batch
 from conduit_tasks.pipeline.parallel import of_class, one_task
 
@@ -38,9 +38,10 @@ def division_of(
 ) -> Division | None:
     """Returns the division of the micro-batch behind the cursor, fixed in the broker; None: one task delivers it.
 
-    One that was begun divided, or undivided, is finished so (see `writes_alone`). Costs nothing where the file asks for
-    one task. `parallelism`: Spark's default, asked if the file leaves the number to it (`auto`). Raises Fenced,
-    PipelineStopped; ConfigError, ConnectionMissing if the destination's Airflow connection cannot be had.
+    One that was begun divided, or undivided, is finished so (see `writes_alone`, `begun_alone`). Costs nothing where
+    the file asks for one task. `parallelism`: Spark's default, asked if the file leaves the number to it (`auto`).
+    Raises Fenced, PipelineStopped; ConfigError, ConnectionMissing if the destination's Airflow connection cannot be
+    had.
     """
     if state.division is not None:
         return state.division
@@ -48,8 +49,8 @@ def division_of(
     if delivery.parallelism == 1 or state.confirmed or one_task(destination, destination_class(destination.plugin)):
         return None
     broker, number = context.broker, state.cursor + 1
-    if broker.redrives.parked(destination.id):
-        # Keys that wait from before: later records of them have to be seen by one task.
+    # Keys that wait from before: later records of them have to be seen by one task.
+    if broker.redrives.parked(destination.id) or begun_alone(context, destination, number):
         return None
     found = broker.micro_batches.get(number)
     auto = delivery.parallelism == "auto"
@@ -64,6 +65,13 @@ def division_of(
     if count == 1 or _said_alone(destination):
         return None
     return broker.shards.divide(destination.id, number, lease.token, by=delivery.order_by, count=count, matched=matched)
+
+
+def begun_alone(context: Context, destination: Destination, number: int) -> bool:
+    """Returns whether one task may have written rows of a micro-batch that nothing else says: with effectively-once it
+    takes their numbers before the first write, and several tasks know nothing of its mark (ADR 48)."""
+    once = once_by_shards(destination, destination_class(destination.plugin))
+    return once and context.broker.sending.fixed(destination.id, number)
 
 
 def writes_alone(destination: Destination) -> str:

@@ -10,7 +10,15 @@ import pyarrow as pa
 from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.delivery.lanes import KEY_LANES
-from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, SeqNumbering, count_lanes
+from conduit_tasks.delivery.numbering import (
+    LaneNumbers,
+    LaneOf,
+    Numbering,
+    RowNumbering,
+    SeqNumbering,
+    ShardNumbering,
+    count_lanes,
+)
 from conduit_tasks.spool.names import known_as
 from conduit_tasks.topology import INDEX_PIPES, Destination
 
@@ -48,6 +56,21 @@ def numbering_of(
     known = KEY_LANES if lanes.by_key else context.broker.positions.partitions()
     numbered = number(known, lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
     return LaneNumbers(numbered, lanes, destination.node)
+
+
+def shard_numbering(
+    pipeline: str, destination: Destination, connector: Any, manifest: SealedManifest
+) -> Numbering | None:
+    """Returns the numbers of the records of a shard of a micro-batch; None if the guarantee wants none."""
+    if not once_by_shards(destination, connector):
+        return None
+    return ShardNumbering(manifest.token, pipeline, destination.id)
+
+
+def once_by_shards(destination: Destination, connector: Any) -> bool:
+    """Returns whether effectively-once is asked for, and each of several tasks gives it. `connector`: class or object
+    of the destination."""
+    return destination.delivery.guarantee == "effectively-once" and bool(connector.once_by_shards)
 
 
 def new_numbering(

@@ -22,7 +22,7 @@ Fields = dict[str, str]
 
 _NOT_RESTORED = ("status", "error", "error_at", "forced")
 """Fields that are not restored: the destination starts running."""
-_FRONT = frozenset({"ranges", "divided", *(f"shard:{n}" for n in range(64))})
+_FRONT = frozenset({"ranges", "divided", "merged", *(f"shard:{n}" for n in range(64))})
 """Fields about the micro-batch behind the cursor, for others of its group have names of their own."""
 LINEAGE = "lineage"
 """Field of a destination: microseconds when its state was last rebuilt. A copy of Redis from before that may count more
@@ -80,7 +80,7 @@ def _grouped(state: Fields, cursor: int) -> range:
 
 def _within(name: str) -> bool:
     """Returns whether a field of a destination is about a micro-batch that is under way."""
-    return name in {"ranges", "group"} or name.startswith(("divided", "shard:"))
+    return name in {"ranges", "merged", "group"} or name.startswith(("divided", "shard:"))
 
 
 def _number(state: Mapping[str, str], name: str) -> int:

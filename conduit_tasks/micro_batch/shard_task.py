@@ -20,6 +20,7 @@ from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.deliver_task import DeliverTask, rows_of, timed
+from conduit_tasks.micro_batch.numbering import once_by_shards, shard_numbering
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.sending import connect, send
 from conduit_tasks.topology import Destination, Node
@@ -90,9 +91,10 @@ class ShardTask(DeliverTask):
 
     def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline
-        destination = as_begun(pipeline.destination(self.destination))
         manifest = self._manifest(context)
-        origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
+        connector = connect(pipeline.id, pipeline.destination(self.destination))
+        destination = as_begun(pipeline.destination(self.destination), connector)
+        origins = origins_of(pipeline.id, manifest.slices)
         confirmed, shard = self._done(context), self._shard(context, manifest)
         latencies = Latencies(destination.node, origins, confirmed)
         handler = context.dead_letters(destination.dead_letters, destination.id)
@@ -122,6 +124,7 @@ class ShardTask(DeliverTask):
             culprits=culprits,
             seal=manifest.token,
             shard=shard,
+            numbering=shard_numbering(pipeline.id, destination, connector, manifest),
         )
         options = destination.delivery
         if options.rate_limit:
@@ -164,8 +167,9 @@ class ShardTask(DeliverTask):
             pass
 
 
-def as_begun(destination: Destination) -> Destination:
+def as_begun(destination: Destination, connector: Any) -> Destination:
     """Returns the destination as a micro-batch is divided for: a file that was changed meanwhile may ask for what
     several tasks cannot do, and this holds from the next micro-batch on."""
-    delivery = replace(destination.delivery, pipe="stream", guarantee="at-least-once", park_keys=False)
+    guarantee: Any = "effectively-once" if once_by_shards(destination, connector) else "at-least-once"
+    delivery = replace(destination.delivery, pipe="stream", guarantee=guarantee, park_keys=False)
     return replace(destination, delivery=delivery)

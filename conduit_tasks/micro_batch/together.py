@@ -57,6 +57,8 @@ def begin_group(  # noqa: PLR0917 - what a holder of the lease knows
     begun = bool(state.divisions or state.confirmed or state.group[1] >= first)
     if sealed <= first or begun or not together(destination, connector) or broker.redrives.parked(destination.id):
         return False
+    if dividing.begun_alone(context, destination, first):
+        return False
     most, count = destination.delivery.most_tasks, 1
     found = broker.shards.waiting(destination.id, range(first, min(sealed, state.cursor + TOGETHER) + 1))
     auto, in_batches = destination.delivery.parallelism == "auto", issubclass(connector, BatchDestination)

@@ -20,12 +20,13 @@ class Reason(NamedTuple):
     hint: str
 
 
-def reason(delivery: Delivery | DeliveryKeys, processors: bool) -> Reason | None:
+def reason(delivery: Delivery | DeliveryKeys, processors: bool, connector: Any = None) -> Reason | None:
     """Returns why these options allow one task only, whatever `parallelism` says; None if they allow several.
-    `processors`: whether the destination has any of its own."""
+    `processors`: whether the destination has any of its own. `connector`: its class; None = it is not asked."""
     if (why := _of_pipe(delivery.pipe)) is not None:
         return why
-    if delivery.guarantee != "at-least-once":
+    once = delivery.guarantee == "effectively-once" and (connector is None or connector.once_by_shards)
+    if delivery.guarantee != "at-least-once" and not once:
         says = f"guarantee: {delivery.guarantee} keeps one mark of how far sending has come"
         return Reason(says, "remove parallelism, or write guarantee: at-least-once")
     if delivery.park_keys:
@@ -53,7 +54,7 @@ def _of_pipe(pipe: str) -> Reason | None:
 def one_task(destination: Destination, connector: Any = None) -> str:
     """Returns why one task delivers a micro-batch to the destination; "" if several may. `connector`: its class; None =
     it is not asked."""
-    why = reason(destination.delivery, bool(destination.processors))
+    why = reason(destination.delivery, bool(destination.processors), connector)
     if why is not None:
         return why.says
     settings, unsure = destination.settings, ""

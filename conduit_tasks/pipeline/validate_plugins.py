@@ -239,7 +239,7 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
         )
     alone = _check_parallelism(delivery, connector, cls, report, (*path, "delivery", "parallelism"))
     if batch_wise:
-        several = delivery.parallelism != 1 and not reason(delivery, bool(connector.processors))
+        several = delivery.parallelism != 1 and not reason(delivery, bool(connector.processors), cls)
         check_batch_wise(
             delivery,
             connector.plugin,
@@ -271,6 +271,12 @@ def _check_parallelism(
                 f"one task delivers to '{connector.plugin}': {why}",
                 "remove parallelism; destinations beside each other have tasks of their own",
             )
+        return True
+    processors = bool(connector.processors)
+    if asked and (refused := reason(delivery, processors, cls)) and not reason(delivery, processors):
+        # What the plugin is asked for; `validate_delivery` has said the rest.
+        says = f"one task delivers to '{connector.plugin}': {refused.says}"
+        report.add("W202" if auto else "E211", path, says, refused.hint)
         return True
     if asked and (why := of_class(cls, connected(cls.spec, connector.settings))):
         # The connection may be another one where the task runs.

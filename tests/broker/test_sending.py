@@ -44,6 +44,18 @@ def test_a_micro_batch_keeps_its_numbers_however_often_it_is_asked_for(feed: Fee
     assert number(feed, 4, {"a": 1}).before == {"a": 5}
 
 
+@pytest.mark.proves("B8")
+def test_a_micro_batch_whose_records_have_numbers_is_known_to_be_begun(feed: Feed) -> None:
+    sending = feed.broker.sending
+    assert not sending.fixed("x", 1)
+    number(feed, 1, {"": 3})
+    assert sending.fixed("x", 1)
+    assert not sending.fixed("x", 2)
+    # What is sent again says nothing of the live delivery.
+    number(feed, 2, {"": 3}, stream=7)
+    assert not sending.fixed("x", 2)
+
+
 @pytest.mark.proves("O5", "O6")
 @pytest.mark.parametrize(("m", "seal"), [(1, 1), (2, 9)])
 def test_a_number_that_might_be_taken_begins_a_new_epoch(feed: Feed, m: int, seal: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.state import Division
 from conduit_tasks.errors import Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.record.counts import Counts
 from tests.broker.conftest import Feed, letter
@@ -263,6 +264,28 @@ def test_nothing_but_a_divided_micro_batch_behind_the_cursor_is_given_to_one_tas
     feed.broker.shards.merge("x", m, token, RangeSet(), RangeSet())
     state = feed.broker.deliveries.get("x")
     assert (state.division, state.confirmed_records) == (None, 0)
+
+
+@pytest.mark.proves("B8")
+def test_what_one_task_takes_over_is_not_divided_again_and_how_it_was_is_known_until_the_cursor_has_passed_it(
+    feed: Feed, twice: None
+) -> None:
+    """Given three shards that were merged before anything of them was confirmed."""
+    m = feed.sealed()
+    feed.sealed()
+    divide(feed, m, 3, by="none")
+    assert feed.broker.deliveries.get("x").merged is None
+    shards, token = feed.broker.shards, feed.lease("x").token
+    shards.merge("x", m, token, RangeSet(), RangeSet())
+    assert shards.divide("x", m, token, by="key", count=2, matched=10) is None
+    group = [Division.begun(number, "none", 2, 10) for number in (m, m + 1)]
+    assert not shards.together("x", token, group)
+    merged = feed.broker.deliveries.get("x").merged
+    assert merged is not None
+    assert (merged.micro_batch, merged.by, merged.count, merged.shards) == (m, "none", 3, [0, 1, 2])
+    feed.confirm("x", m, [(0, 9)])
+    assert feed.broker.deliveries.get("x").merged is None
+    assert shards.divide("x", m + 1, token, by="key", count=2, matched=10) is not None
 
 
 def test_only_the_micro_batch_behind_the_cursor_is_divided(feed: Feed) -> None:

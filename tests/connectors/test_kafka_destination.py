@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
-from conduit_tasks.connectors.rows import RowNumbers, Rows
+from conduit_tasks.connectors.kafka.index import Mark
+from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName, sealed_name
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
@@ -294,6 +295,76 @@ def test_whoever_began_before_us_is_fenced_and_what_it_left_open_never_appears(k
     assert kafka.values(topic) == [b"0", b"1", b"2"]
 
 
+def of_shard(records: Sequence[Record], first: int, *, destination: str, seal: int = 5) -> Rows:
+    numbers = RowNumbers("p", destination, seal, np.arange(first, first + len(records)) + 1)
+    return replace(rows(records, first=first, numbers=numbers), seal=seal)
+
+
+@pytest.mark.proves("B8", "I4")
+def test_a_shard_has_a_mark_of_its_own_which_counts_only_its_rows_of_one_micro_batch(kafka: Kafka) -> None:
+    topic = kafka.topic()
+
+    def write(name: ShardName, records: Sequence[Record], first: int, **more: Any) -> None:
+        destination = opened(kafka, topic)
+        destination.shard = name
+        destination.write(of_shard(records, first, destination=topic, **more))
+        destination.close()
+
+    first, second = (ShardName("key", 2, n) for n in range(2))
+    write(first, [record(n) for n in range(3)], 0)
+    # Its successor knows what is there
+    write(first, [record(n) for n in range(5)], 0)
+    write(second, [record(n) for n in (5, 6)], 1)
+    assert kafka.values(topic) == [b"%d" % n for n in range(7)]
+    one = KafkaDestination({"servers": kafka.servers, "topic": topic})
+    one.pipeline, one.connector = "p", topic
+    sealed = sealed_name(5, 1)
+    others = [
+        ShardName("key", 3, 0),
+        ShardName("partition", 2, 0),
+        ShardName("key", 2, 0, (0,)),
+        ShardName("key", 2, 7),
+    ]
+    assert one.left_by([first, second, *others], sealed) == [4, 2, -1, -1, -1, -1]
+    # The next micro-batch, another life of the pipeline, another division: nothing of it is there
+    assert one.left_by([first], sealed_name(5, 2)) == one.left_by([first], sealed_name(6, 1)) == [-1]
+    write(first, [record(7)], 0, seal=6)
+    write(others[0], [record(8)], 0, seal=6)
+    assert kafka.values(topic) == [b"%d" % n for n in range(9)]
+
+
+@pytest.mark.proves("B8", "I4")
+@pytest.mark.parametrize("by", ["its successor", "one task that takes over"])
+def test_what_a_shard_commits_before_it_is_fenced_is_known_to_who_follows(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Given a shard in the middle of a transaction, which it commits when its successor has its producer, and has not
+    fenced it yet."""
+    topic, shard = kafka.topic(), ShardName("key", 2, 1)
+    old, new = opened(kafka, topic), opened(kafka, topic)
+    for one in (old, new):
+        one.shard, one.pipeline, one.connector = shard, "p", topic
+    old.write(of_shard([record(0)], 0, destination=topic))
+    both, connected = of_shard([record(0), record(1)], 0, destination=topic), new._connected
+
+    def late(config: Any) -> Any:
+        made = connected(config)
+        old.write(both)
+        return made
+
+    monkeypatch.setattr(new, "_connected", late)
+    if by == "its successor":
+        new.write(both)
+        new.write(of_shard([record(2)], 2, destination=topic))
+    else:
+        assert new.left_by([shard], both.sealed) == [1]
+    with pytest.raises(Unavailable):
+        old.write(of_shard([record(2)], 2, destination=topic))
+    for one in (old, new):
+        one.close()
+    assert kafka.values(topic) == [b"%d" % n for n in range(3 if by == "its successor" else 2)]
+
+
 @pytest.mark.proves("I4")
 def test_an_attempt_that_lost_its_lease_does_not_fence_its_successor(kafka: Kafka) -> None:
     topic = kafka.topic()
@@ -324,7 +395,7 @@ def test_a_broker_that_dies_before_a_commit_is_waited_for_no_longer_than_asked(k
 
     def dying() -> None:
         assert second.numbers is not None
-        with transactions.of(second.numbers):
+        with transactions.of(second.numbers, Mark.of_rows(second, second.numbers, None)):
             transactions.producer.produce(topic, b"1")
             assert transactions.producer.flush(120) == 0
             # Up to here the machine may be slow

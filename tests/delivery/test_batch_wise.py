@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,28 @@ def test_all_but_the_refused_records_are_written_once_in_order(
     if not was_complete:
         assert port.votes == ["n" if s in bad and s in left else "a" for s in port.matched]
     assert port.counts.nacked == len(bad & set(left))
+
+
+@pytest.mark.proves("B8", "C17")
+@settings(max_examples=60, deadline=None)
+@given(
+    total=st.integers(1, 200),
+    there=st.sets(st.integers(0, 199), max_size=120),
+    bad=st.sets(st.integers(0, 199), max_size=6),
+    rows_per_batch=st.integers(1, 100),
+)
+def test_rows_that_are_there_already_count_as_delivered_and_are_not_written(
+    total: int, there: set[int], bad: set[int], rows_per_batch: int
+) -> None:
+    port = FakePort(total, list(range(total)))
+    tape = Tape(refusing(bad))
+    work = work_of(port, rows_per_batch=rows_per_batch, there=np.array(sorted(there), np.int64))
+    deliver(work, tape, port, Delivery())
+    assert tape.tape == [(seq, 0) for seq in range(total) if seq not in bad | there]
+    refused = {seq for seq in bad - there if seq < total}
+    assert {key[2] for key in port.stored} == refused
+    assert port.complete
+    assert (port.counts.delivered, port.counts.nacked) == (total - len(refused), len(refused))
 
 
 @pytest.mark.proves("C17")

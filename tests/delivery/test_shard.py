@@ -84,6 +84,16 @@ def test_every_record_is_of_one_shard_and_every_lane_too(by: str, count: int) ->
     assert sum(map(len, lanes)) == len(set().union(*lanes))
 
 
+def test_shards_with_the_same_lot_have_the_same_records() -> None:
+    manifest = sealed([("a", 60), ("b", 60)])
+    made = [Shard("none", 3, 1, manifest, used) for used in (None, [0, 1, 2], [1, 2], [1], [0, 1])]
+    assert [shard.name.lot for shard in made] == ["n03.01", "n03.01", "n03.01:1+2", "n03.01:1+1", "n03.01:0+2"]
+    assert [str(shard.name) for shard in made] == ["n03.01"] * 5
+    of = {shard.name.lot: shard.spans for shard in made}
+    assert len(set(of.values())) == len(of)
+    assert len({Shard(by, count, 1, manifest).name.lot for by in ("key", "none") for count in (2, 3)}) == 4
+
+
 def test_the_largest_partitions_are_of_different_shards() -> None:
     manifest = sealed([("a", 10), ("b", 50), ("c", 50), ("d", 30)])
     keys = keys_for(manifest)

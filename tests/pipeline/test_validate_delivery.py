@@ -58,7 +58,6 @@ from tests.pipeline.test_validate import DESTINATION_LINE, Only
         ("delivery: {parallelism: 2, pipe: sequential, retry: 5}", "E209", "write pipe: stream or resend-multi"),
         ("delivery: {parallelism: 2, pipe: continuous}", "E209", "its numbers have one sender"),
         ("delivery: {parallelism: 2, guarantee: at-most-once}", "E209", "one mark of how far sending has come"),
-        ("delivery: {parallelism: 2, guarantee: effectively-once}", "E209", "write guarantee: at-least-once"),
         ("delivery: {parallelism: 2, order-by: key, park-keys: true}", "E209", "remove parallelism or park-keys"),
         ("delivery: {parallelism: 2, breaker: {}}", "E209", "remove parallelism or breaker"),
         (
@@ -225,6 +224,37 @@ def test_what_an_airflow_connection_gives_says_if_there_is_one_task_where_it_can
     found = files.load(text, plugins=True).findings
     assert [f.code for f in found] == codes
     assert all("SQLite has one writer" in f.message for f in found)
+
+
+@pytest.mark.proves("B8")
+@pytest.mark.parametrize(
+    ("plugin", "settings", "taken"),
+    [
+        ("kafka", "{servers: 'h:9092', topic: t}", True),
+        ("delta", "{path: t}", False),
+        ("iceberg", "{table: a.t, catalog: {uri: 'http://h'}}", False),
+        ("file", "{path: o, format: parquet}", False),
+        ("s3", "{bucket: b}", False),
+        ("postgres", "{url: 'postgresql://h/d', table: t}", False),
+        ("redis", "{url: 'redis://h', stream: s}", False),
+    ],
+)
+def test_several_tasks_give_effectively_once_where_each_has_a_mark_of_its_own(
+    files: Files, plugin: str, settings: str, taken: bool
+) -> None:
+    def found(keys: str) -> list[tuple[str, str]]:
+        text = files.with_pipeline(destination=f"delivery: {{guarantee: effectively-once, {keys}}}").replace(
+            "plugin: file\n        settings: {path: out.txt}", f"plugin: {plugin}\n        settings: {settings}"
+        )
+        return [(f.code, f.message) for f in files.load(text, plugins=True).findings]
+
+    said = f"one task delivers to '{plugin}': guarantee: effectively-once keeps one mark of how far sending has come"
+    assert found("parallelism: 4") == ([] if taken else [("E211", said)])
+    assert found("parallelism: auto") == ([] if taken else [("W202", said)])
+    # Processors may change the key, whoever writes; this is said once.
+    processors = "}\nprocessors: [{id: a, plugin: field.set, settings: {field: .Key, value: x}}]\nack-on: {"
+    text = found("parallelism: 4, order-by: key" + processors) if taken else []
+    assert [code for code, _ in text if code in ("E209", "E211")] == (["E209"] if taken else [])
 
 
 def test_as_many_tasks_as_there_can_be_are_one_without_an_error_where_there_can_be_one(files: Files) -> None:

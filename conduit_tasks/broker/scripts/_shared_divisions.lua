@@ -26,6 +26,9 @@ end
 
 local function undivided(destination, shards) forgotten(destination, shards or 0, 'shard:', 'divided') end
 
+-- Whether micro-batch `m` was divided, and is finished by one task (see `merge`). `field`: of the destination.
+local function merged(field, m) return string.match(field or '', '^%d+') == m end
+
 -- The last micro-batch of a destination's group (see `together`), or 0.
 local function last_of(group) return number(string.match(group or '', '%d+$')) end
 

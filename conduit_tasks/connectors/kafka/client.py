@@ -20,9 +20,10 @@ NO_OPTION = "conduit.no.option"
 """A name that librdkafka does not know."""
 
 
-def transactional_id(pipeline: str, destination: str) -> str:
-    """Returns the id of a destination's transactions; the groups that keep its index have names that begin with it."""
-    return f"conduit.{pipeline}.{destination}"
+def transactional_id(pipeline: str, destination: str, shard: int | None = None) -> str:
+    """Returns the id of a destination's transactions, or of those of one of its shards: no id of a pipeline or a
+    connector holds a slash. The groups that keep the index have names that begin with it."""
+    return f"conduit.{pipeline}.{destination}" + ("" if shard is None else f"/{shard}")
 
 
 CONNECTION = (

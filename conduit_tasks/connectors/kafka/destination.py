@@ -5,7 +5,8 @@ Without a transaction, a chunk that fails may be written in part. Records that t
 not sent again when the engine halves or repeats the chunk, except those behind a record that failed in the same
 partition: they are sent again after it, so that the last message of each record is in order.
 
-With `guarantee: effectively-once` a chunk and the number of its last row are one transaction (see `index`).
+With `guarantee: effectively-once` a chunk and the number of its last row are one transaction (see `index`), by several
+tasks also (ADR 48).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from conduit_tasks.connectors import kept, options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.connection import KAFKA
 from conduit_tasks.connectors.kafka import client
-from conduit_tasks.connectors.kafka.index import Transactions
+from conduit_tasks.connectors.kafka.index import Mark, Transactions
 from conduit_tasks.connectors.kafka.outgoing import Message, Messages, identities
-from conduit_tasks.connectors.rows import RowNumbers, Rows
+from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class KafkaDestination(BatchDestination):
 
     effectively_once = True
     keeps_index = True
+    once_by_shards = True
 
     spec = Spec(
         "kafka",
@@ -127,9 +129,22 @@ class KafkaDestination(BatchDestination):
         if rows.numbers is None:
             self._write(rows, messages)
         else:
-            self._write_once(rows.numbers, messages)
+            self._write_once(rows, rows.numbers, messages)
         self._broken = False
         return None
+
+    def left_by(self, shards: Sequence[ShardName], sealed: str) -> list[int]:
+        """See BatchDestination. Each shard's earlier producers are fenced before its number is read."""
+        client.library()
+        found = []
+        for shard in shards:
+            transactions = self._begun(self.pipeline, self.connector, shard)
+            try:
+                mark = Mark.of_shard(self.pipeline, self.connector, sealed, shard)
+                found.append(transactions.written(mark) - 1)
+            finally:
+                transactions.close()
+        return found
 
     def close(self) -> None:
         if self._transactions is not None:
@@ -159,18 +174,22 @@ class KafkaDestination(BatchDestination):
             raise reports.error()
         self._there.difference_update(ids)
 
-    def _write_once(self, numbers: RowNumbers, messages: Sequence[Message]) -> None:
+    def _begun(self, pipeline: str, destination: str, shard: ShardName | None) -> Transactions:
+        name = client.transactional_id(pipeline, destination, None if shard is None else shard.number)
+        return Transactions(
+            self.settings,
+            name,
+            self._connected,
+            timeout=self._timeout,
+            delivery=self._delivery,
+            still_ours=self.still_ours,
+        )
+
+    def _write_once(self, rows: Rows, numbers: RowNumbers, messages: Sequence[Message]) -> None:
         """Writes the rows that were not written before, in one transaction: all of them or none."""
         if self._transactions is None:
-            self._transactions = Transactions(
-                self.settings,
-                numbers,
-                self._connected,
-                timeout=self._timeout,
-                delivery=self._delivery,
-                still_ours=self.still_ours,
-            )
-        with self._transactions.of(numbers) as known:
+            self._transactions = self._begun(numbers.pipeline, numbers.destination, self.shard)
+        with self._transactions.of(numbers, Mark.of_rows(rows, numbers, self.shard)) as known:
             from conduit_tasks.connectors.kafka.reports import Reports
 
             if known < len(messages):

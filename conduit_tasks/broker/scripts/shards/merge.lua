@@ -2,10 +2,12 @@
 --
 -- The ranges come in one or several calls. Until the last one it stays divided, and whoever goes on then begins anew. Its
 -- votes are counted in the whole from then on, where those that voted in a shard are skipped: no record votes twice. If all of it is
--- confirmed, the cursor moves here: nothing is left that one task could confirm.
+-- confirmed, the cursor moves here: nothing is left that one task could confirm. The division is remembered: the micro-batch is
+-- not divided again, and the destination may have marks of those shards (ADR 48).
 --
 -- @key pipeline     hash   status
--- @key destination  hash   cursor, ranges, divided, shard:<n> (see `divide`); group, and its micro-batches (see `together`)
+-- @key destination  hash   cursor, ranges, divided, shard:<n> (see `divide`); group, and its micro-batches (see `together`);
+--                          merged: `divided` as it was, of the last micro-batch that was merged
 -- @key window       hash   m, next of shard 0, and voted (see `vote`); joining: `voted` so far, until the last call; kept:
 --                          <m>:<next> of shard 0, if that has voted in a later one of the group, until that is merged
 -- @key lease        hash   of the destination
@@ -37,6 +39,7 @@ local ranges = joined(K.destination, 'ranges', A.ranges)
 local voted = joined(K.window, 'joining', A.voted)
 if A.last == '1' then
   undivided(K.destination, shards)
+  redis.call('HSET', K.destination, 'merged', d[2])
   redis.call('HDEL', K.window, 'joining')
   local w = redis.call('HMGET', K.window, 'm', 'next', 'kept')
   if number(w[1]) > m then redis.call('HSET', K.window, 'kept', w[1] .. ':' .. (w[2] or '0')) end

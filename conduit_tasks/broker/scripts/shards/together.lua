@@ -7,7 +7,8 @@
 -- @key pipeline     hash   status
 -- @key destination  hash   cursor, ranges, divided, shard:<n> (see `divide`); group: <first>-<last> of these micro-batches, until the cursor
 --                          has passed them; divided:<m>, shard:<m>:<n> of those not behind the cursor. `divided` has
---                          :<first>:<used> behind it: so many shards from that one on have records (round the lanes)
+--                          :<first>:<used> behind it: so many shards from that one on have records (round the lanes); merged:
+--                          see `merge`
 -- @key window       hash   m, next, voted (see `vote`)
 -- @key lease        hash   of the destination
 -- @key series       hash   rolling series of the destination (see `sample`)
@@ -20,7 +21,7 @@
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
-local d = redis.call('HMGET', K.destination, 'cursor', 'ranges', 'divided', 'group')
+local d = redis.call('HMGET', K.destination, 'cursor', 'ranges', 'divided', 'group', 'merged')
 local cursor, m = number(d[1]), tonumber(A.m)
 if #K.each ~= #A.shares or m ~= cursor + 1 then
   return broken('Invariant 4: micro-batch', A.m, 'is not the one behind cursor', text(cursor))
@@ -29,7 +30,7 @@ local divided, _, count = division(d[3])
 if divided == m then return {'ok', 1} end
 local w = redis.call('HMGET', K.window, 'm', 'next', 'voted')
 local begun = w[1] == A.m and (number(w[2]) > 0 or string.match(w[3] or '', '^(%d+):') == A.m)
-if begun or (d[2] and d[2] ~= '') or last_of(d[4]) > cursor then return {'ok', 0} end
+if begun or merged(d[5], A.m) or (d[2] and d[2] ~= '') or last_of(d[4]) > cursor then return {'ok', 0} end
 for i, key in ipairs(K.each) do
   local matched, first, used = string.match(A.shares[i], '^(%d+):(%d+):(%d+)$')
   local mb = redis.call('HMGET', key, 'state', 'total', 'bytes')
