@@ -48,7 +48,8 @@ class PostgresServer:
 
     def start(self) -> PostgresServer:
         command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
-        command += ["-k", str(self.folder), "-h", "127.0.0.1", "-c", "wal_level=logical"]
+        # Compiling a query takes longer than any query here does.
+        command += ["-k", str(self.folder), "-h", "127.0.0.1", "-c", "wal_level=logical", "-c", "jit=off"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user(), cwd=self.folder)
         ready = [str(binaries() / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]

@@ -41,6 +41,7 @@ pipelines:
 NODES = ("sources.lines", "destinations.out", "destinations.kept")
 SHARING = """spark.cores.max 1
 spark.executor.memory 512m
+spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
 """Each node is an application: they share the cluster (docs/cluster.md)."""
 
