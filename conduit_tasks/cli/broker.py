@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -88,7 +89,8 @@ def rebuild(
     with opened(found, "rebuild") as context:
         if rebuilding.holds_state(context.broker) and not (replace or dry_run):
             raise rebuilding.has_state(found.id)
-        state = rebuilding.from_spool(found, spool, context.broker)
+        build = partial(rebuilding.from_spool, found, spool, context.broker)
+        state = build()
         if not state.sealed:
             note(f"the spool of {found.id} has no sealed micro-batch: there is nothing to rebuild, it begins again")
             return
@@ -103,7 +105,7 @@ def rebuild(
         if dry_run:
             note("nothing was changed (--dry-run)")
             return
-        rebuilding.apply(found, spool, context.broker, state, replace=replace)
+        rebuilding.apply(context.broker, state, replace=replace, again=build)
         note(f"{found.id}: rebuilt; the next run goes on")
 
 

@@ -8,6 +8,7 @@ time is then in the spool alone, so the state is rebuilt from there before anyth
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import StateLost
@@ -47,7 +48,8 @@ def remember(context: Context) -> bool:
         # Another run may have brought it back meanwhile.
         if said := forgotten(context, Checkpoint(spool, pipeline.id).read()):
             log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)
-            rebuild.apply(pipeline, spool, broker, rebuild.from_spool(pipeline, spool, broker), replace=True)
+            build = partial(rebuild.from_spool, pipeline, spool, broker)
+            rebuild.apply(broker, build(), replace=True, again=build)
     return True
 
 

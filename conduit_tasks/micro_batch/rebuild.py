@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -67,7 +67,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
 
     Raises SpoolError if a manifest or a file that is still needed is missing or changed.
     """
-    words = rebuild_destination.words(pipeline, broker)
+    words = rebuild_destination.words([d.id for d in pipeline.destinations], broker)
     marks = rebuild_destination.newest(pipeline, broker, Checkpoint(spool, pipeline.id).read())
     now = int(broker.access.now() * 1e6)
     there = tokens(spool, pipeline.id)
@@ -126,9 +126,13 @@ def holds_state(broker: Broker) -> bool:
     return broker.access.numbers("last")[0] > 0
 
 
-def apply(pipeline: Pipeline, spool: Spool, broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
+def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool, again: Callable[[], Rebuilt] | None = None) -> None:
     """Writes the state, in portions while the pipeline stands still, and then the numbers in one step. If it is cut
-    off, the next call does it again. Raises ConfigError if there is state and `replace` is False, and Fenced."""
+    off, the next call does it again. Raises ConfigError if there is state and `replace` is False, and Fenced.
+
+    `again`: puts the state together once more if somebody had confirmed something before their lease was taken; None:
+    nobody can have.
+    """
     keys, nonce = broker.keys, uuid.uuid4().hex
     _stand_still(broker, nonce, (), replace=replace)
     with reaching(broker.redis):
@@ -136,9 +140,8 @@ def apply(pipeline: Pipeline, spool: Spool, broker: Broker, rebuilt: Rebuilt, *,
     # All but the lease under which a run rebuilds (`micro_batch.forgotten`): the other runs wait for that one.
     for taken in portions([key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]):
         _stand_still(broker, nonce, taken, replace=replace)
-    if rebuild_destination.words(pipeline, broker) != rebuilt.words:
-        # Somebody had confirmed something before their lease was taken.
-        rebuilt = from_spool(pipeline, spool, broker)
+    if again is not None and rebuild_destination.words(rebuilt.words, broker) != rebuilt.words:
+        rebuilt = again()
     stale = tuple(
         keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
     )

@@ -8,7 +8,7 @@ because Redis also knows that those letters are closed, and that portion is done
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from conduit_tasks.spool.checkpoint import Mark, token_of
@@ -42,10 +42,11 @@ def newest(pipeline: Pipeline, broker: Broker, marks: Mapping[str, Mark]) -> dic
     return found
 
 
-def words(pipeline: Pipeline, broker: Broker) -> dict[str, int]:
+def words(destinations: Iterable[str], broker: Broker) -> dict[str, int]:
     """Returns, per destination, the number of words that Redis has taken: the same as long as nothing is confirmed."""
-    states = broker.access.read(*(("HGET", broker.keys.destination(d.id), "words") for d in pipeline.destinations))
-    return {d.id: int(count or 0) for d, count in zip(pipeline.destinations, states, strict=True)}
+    ids = list(destinations)
+    counts = broker.access.read(*(("HGET", broker.keys.destination(id), "words") for id in ids))
+    return {id: int(count or 0) for id, count in zip(ids, counts, strict=True)}
 
 
 def fields(mark: Mark | None, cursor: int, manifests: Mapping[int, SealedManifest], at: int) -> Fields:

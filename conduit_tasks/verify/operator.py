@@ -197,7 +197,7 @@ class Operator:
         if rebuilt.sealed:
             self.world.faults.append(f"{'':8}  the operator rebuilds the state from the spool")
             self.rolled_back += len(self.scenario.memory.taken)
-            rebuild.apply(self.history.pipeline, spool, self.broker, rebuilt, replace=False)
+            rebuild.apply(self.broker, rebuilt, replace=False)
 
     def fill(self) -> None:
         """Makes Redis full: it has reached its maxmemory."""

@@ -317,3 +317,23 @@ def test_a_source_takes_a_new_column_for_no_record(home: Path) -> None:
     opened().write(rows({"n": 2, "day": "a", "more": 1}, numbered=False))
     more, _ = read_all(source, position)
     assert (numbers_of(records), numbers_of(more)) == ([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"c\0d": 1}, "holds a NUL"),
+        ({"o": {"a": 1, "c\0d": 1}}, "holds a NUL"),
+        ({"N": 1}, "'n' and 'N' differ in case only"),
+        ({"o": {"a": 1, "A": 1}}, "'a' and 'A' differ in case only"),
+        ({"q": 1, "Q": 1}, "'q' and 'Q' differ in case only"),
+    ],
+)
+def test_a_name_that_no_column_can_have_is_refused_and_the_table_stays_as_it_is(
+    home: Path, record: dict[str, Any], says: str
+) -> None:
+    table_of(home)
+    out, before = opened(), fields_of(home)
+    with pytest.raises(Refused, match=says):
+        out.write(rows({"day": "x", "n": 1, **record}))
+    assert fields_of(home) == before

@@ -129,7 +129,7 @@ def run_on(forgotten: bool) -> None:
     if forgotten:
         with opened("p", "rebuild") as context:
             found = rebuild.from_spool(context.pipeline, context.spool, context.broker)
-            rebuild.apply(context.pipeline, context.spool, context.broker, found, replace=False)
+            rebuild.apply(context.broker, found, replace=False)
     run_until_quiet("p")
 
 

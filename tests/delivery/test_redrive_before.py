@@ -286,7 +286,7 @@ def test_what_was_not_sent_yet_comes_back_after_redis_was_lost(failed: Path) -> 
     with opened("p", "lose") as context:
         context.broker.redis.flushall()
         found = from_spool(context.pipeline, context.spool, context.broker)
-        apply(context.pipeline, context.spool, context.broker, found, replace=True)
+        apply(context.broker, found, replace=True)
     send()
     assert {*got(failed, "all")} == {0, 1, 2, 3, 4, 5, 6, 7, 9}
     assert {*got(failed, "even")} == {0, 2, 4, 6}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,12 +83,13 @@ def test_what_is_sent_while_a_rebuild_is_put_together_stands(
     # Given a state to write, and a redrive that confirmed something since it was put together
     source = waiting(quick)
     with opened("p", "rebuild") as context:
-        found = rebuild.from_spool(context.pipeline, context.spool, context.broker)
+        build = partial(rebuild.from_spool, context.pipeline, context.spool, context.broker)
+        found = build()
         with monkeypatch.context() as patch:
             patch.setattr(Marker, "mark", failing(Marker.mark, 0))
             redrive()
         # When it is written
-        rebuild.apply(context.pipeline, context.spool, context.broker, found, replace=True)
+        rebuild.apply(context.broker, found, replace=True, again=build)
     source.put(("B", ""))
     drive()
     redrive()
@@ -103,7 +105,7 @@ def test_a_copy_of_redis_from_before_a_rebuild_says_less_than_a_mark_from_after_
     source = waiting(quick)
     with opened("p", "rebuild") as context:
         found = rebuild.from_spool(context.pipeline, context.spool, context.broker)
-        rebuild.apply(context.pipeline, context.spool, context.broker, found, replace=True)
+        rebuild.apply(context.broker, found, replace=True)
     source.put(("B", ""))
     drive()
     with opened("p", "look") as context:

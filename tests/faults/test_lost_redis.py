@@ -273,7 +273,7 @@ def test_redis_lost_at_any_operation_loses_nothing_and_keeps_the_order(
             rebuilt += 1
             with opened("p", "rebuild") as context:
                 found = rebuild.from_spool(context.pipeline, context.spool, context.broker)
-                rebuild.apply(context.pipeline, context.spool, context.broker, found, replace=False)
+                rebuild.apply(context.broker, found, replace=False)
         rows += events(this / "data", 10, 50)
         drive()
         # Then every record is in both files, in order; at most what no mark knew of comes twice

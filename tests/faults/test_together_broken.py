@@ -267,7 +267,7 @@ def test_a_lost_redis_is_rebuilt_with_all_that_the_mark_says_of_a_group(
             marks.write(replace(marks.read()["destinations.to"], at=front))
         broker.redis.flushall()
         found = rebuild.from_spool(context.pipeline, context.spool, broker)
-        rebuild.apply(context.pipeline, context.spool, broker, found, replace=False)
+        rebuild.apply(broker, found, replace=False)
     after = broker.deliveries.get("to")
     assert after.divisions == (before.divisions[:1] if newer else before.divisions)
     drive(run_all=beside)

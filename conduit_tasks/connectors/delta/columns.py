@@ -36,6 +36,8 @@ def fitted(table: pa.Table, known: pa.Schema, *, grows: bool) -> pa.Table:
     new = list(missing((), pa.struct(known), pa.struct(table.schema)))
     if new and not grows:
         raise no_column([f"'{'.'.join(new[0][0])}'"])
+    if new:
+        _check_names(pa.struct(table.schema))
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table.column(name)
@@ -49,6 +51,19 @@ def fitted(table: pa.Table, known: pa.Schema, *, grows: bool) -> pa.Table:
     if not columns:
         raise Refused("no field of the payload has a value")
     return pa.table(columns)
+
+
+def _check_names(type_: pa.DataType) -> None:
+    """Raises Refused if a field has a NUL in its name: Arrow hands a name over to Delta up to there."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(type_):
+        for field in type_:
+            if "\0" in field.name:
+                raise Refused(f"no column of a Delta table can be named {field.name[:50]!r}: that holds a NUL")
+            _check_names(field.type)
+    elif pa.types.is_list(type_):
+        _check_names(type_.value_type)
 
 
 def new_fields(known: pa.Schema, rows: pa.Schema) -> list[pa.Field]:
