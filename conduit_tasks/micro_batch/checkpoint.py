@@ -71,6 +71,8 @@ class Marker:
         """Writes a mark every `EVERY` seconds while the block runs."""
 
         def mark() -> bool:
+            if self._lock.locked():
+                return True  # one is being written
             try:
                 self.mark()
             except ConduitError as error:

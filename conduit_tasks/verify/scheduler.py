@@ -8,14 +8,15 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Empty
 from typing import Any
 
 from conduit_tasks.verify.actor import Actor, Crash, Signal
 
 SWEEP = 5_000
 """Points between two collections of garbage."""
-
-
+STUCK = 180.0
+"""Seconds, of the machine, within which a process that moves comes to its next point."""
 FAIR = 0.5
 """Seconds that an actor that can move waits for the others at most, or little longer, while there are no faults."""
 
@@ -36,6 +37,7 @@ class Scheduler:
         self._scheduler = Signal()
         self._sweep = SWEEP
         self._ghost = Actor("a dead process", lambda: None, dead=True)
+        self._stuck: Actor | None = None
 
     # -- seen from an actor
 
@@ -100,7 +102,14 @@ class Scheduler:
 
     def _move(self, actor: Actor) -> None:
         actor.turn.release()
-        self._scheduler.acquire()
+        try:
+            self._scheduler.acquire(timeout=STUCK)
+        except Empty:
+            self._stuck = actor
+            raise RuntimeError(
+                f"{actor.name} has not come to its next point within {STUCK:g} s: it waits for something that is not "
+                "the world's, such as a lock that it holds itself"
+            ) from None
 
     def _start_again(self) -> None:
         """Ends every process at the moment of the power cut, before anybody starts another one, and starts the
@@ -135,7 +144,9 @@ class Scheduler:
             self._here.actor = None
 
     def end(self) -> None:
-        """Ends every actor that is left."""
+        """Ends every actor that is left, if all can move."""
+        if self._stuck is not None:
+            return
         for actor in self.actors:
             actor.dead = True
         while self.step():

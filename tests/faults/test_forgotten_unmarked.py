@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conduit_tasks.errors import SpoolError
-from conduit_tasks.micro_batch import rebuild, rebuild_destination
+from conduit_tasks.micro_batch import checkpoint, rebuild, rebuild_destination
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
@@ -117,3 +119,21 @@ def test_a_copy_of_redis_from_before_a_rebuild_says_less_than_a_mark_from_after_
         # But not if they are from before the rebuild
         context.broker.redis.hdel(key, rebuild_destination.LINEAGE)
         assert rebuild_destination.newest(context.pipeline, context.broker, marks) == marks
+
+
+def test_a_mark_that_falls_due_while_one_is_written_is_left_out(quick: Path, broker: Forgetful) -> None:
+    waiting(quick)
+    with opened("p", "look") as context:
+        marker, said = Marker(context, "destinations.a", 1), list[bool]()
+        with pytest.MonkeyPatch.context() as patch:
+            due = list[Callable[[], bool]]()
+
+            def every(_: str, __: float, call: Callable[[], bool]) -> nullcontext[None]:
+                due.append(call)
+                return nullcontext()
+
+            patch.setattr(checkpoint, "every", every)
+            patch.setattr(Checkpoint, "write", lambda *_: said.append(due[0]()))
+            with marker.marking():
+                marker.mark()
+    assert said == [True]

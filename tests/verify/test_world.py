@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import sys
+import threading
 import uuid
 import weakref
 from pathlib import Path
@@ -21,7 +22,7 @@ import redis
 import conduit_tasks
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.record.record import Record
-from conduit_tasks.verify import receiver
+from conduit_tasks.verify import receiver, scheduler
 from conduit_tasks.verify.actor import Aim, Crash, Rates
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import faulty
@@ -246,3 +247,19 @@ def kept_clocks(tree: ast.Module) -> list[str]:
     imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     found += [n for n in imports if any(f"{n.module}.{alias.name}" in CLOCKS for alias in n.names)]
     return [f"{n.lineno} {ast.unparse(n)}" for n in found]
+
+
+def test_a_process_that_waits_for_itself_ends_the_history_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "STUCK", 0.2)
+    world, lock = World(1, NOTHING, 0, []), threading.Lock()
+
+    def works() -> None:
+        with lock:
+            world.call("an operation", lock.acquire)
+
+    world.start("works", works)
+    # It is named, and nobody waits for it at the end
+    with pytest.raises(RuntimeError, match="works has not come to its next point"):
+        list(iter(world.step, False))
+    world.end()
+    lock.release()
