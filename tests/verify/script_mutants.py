@@ -201,6 +201,6 @@ SCRIPTS = [
         "    redis.call('HSET', K.redrive, letter, was)\n",
         "    redis.call('HSET', K.redrive, letter, was)\n    redis.call('HDEL', K.dead, letter)\n",
         "resend",
-        begin=568,
+        begin=278,
     ),
 ]
