@@ -192,15 +192,4 @@ MODULES = [
         "resend",
         begin=1266,
     ),
-    Mutant(
-        "a rebuild takes back what Redis still knows of a destination",
-        "micro_batch/rebuild.py",
-        {
-            "rebuild_destination.newest(pipeline, broker, Checkpoint(spool, pipeline.id).read())": (
-                "Checkpoint(spool, pipeline.id).read()"
-            )
-        },
-        "resend",
-        begin=1292,
-    ),
 ]
