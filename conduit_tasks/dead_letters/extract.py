@@ -115,7 +115,7 @@ def _crc(packed: bytes, *head: Any) -> int:
 
 
 def derived(letters: pa.Table) -> pa.RecordBatch:
-    """Returns the extract of letters, from their columns as they are stored (`_READ`, or all)."""
+    """Returns the extract of letters, from their columns as they are stored (`_READ`, or all). Raises ArrowInvalid."""
     keys, shapes = (pc.struct_field(letters["exact"], name) for name in ("key", "shape"))
     structured = pc.not_equal(pc.bit_wise_and(shapes, pa.scalar(KEY_STRUCTURED, pa.int8())), 0)
     made: dict[str, Any] = {
@@ -126,8 +126,9 @@ def derived(letters: pa.Table) -> pa.RecordBatch:
         "field": fields(letters),
     }
     columns = [made[name] if name in made else letters[name] for name in EXTRACT.names]
-    found = pa.table(columns, names=EXTRACT.names).cast(EXTRACT).combine_chunks().to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], EXTRACT)
+    found = pa.table(columns, names=EXTRACT.names).cast(EXTRACT).to_batches()
+    # Texts that are too long for one batch are an error here, where `combine_chunks` would make two.
+    return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], EXTRACT)
 
 
 def fields(letters: pa.Table) -> pa.Array:

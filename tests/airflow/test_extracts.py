@@ -184,3 +184,12 @@ def test_a_first_look_takes_a_small_part_of_the_time_that_columns_take(pipeline:
     slow = min(cost() for _ in range(3))
     print(f"\n200 files: {quick:.3f} s of CPU by extracts, {slow:.3f} s by columns")
     assert quick * 4 < slow
+
+
+def test_letters_that_come_in_several_pieces_are_all_in_the_extract() -> None:
+    from conduit_tasks.dead_letters.store import letters_table
+
+    one = letters_table([letter(n, 1) for n in range(3)])
+    whole = pa.concat_tables([one, letters_table([letter(n, 1) for n in range(3, 5)])])
+    assert extract.derived(whole)["seq"].to_pylist() == whole["seq"].to_pylist()
+    assert extract.derived(whole.slice(0, 0)).num_rows == 0

@@ -11,7 +11,8 @@ from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.errors import ConfigError, Unavailable
 from tests.connectors.kafka import Kafka, everything
-from tests.connectors.test_kafka_destination import numbered, record, rows
+from tests.connectors.test_kafka_destination import record, rows
+from tests.connectors.test_kafka_transactions import numbered
 
 
 def login(kafka: Kafka, **changes: str) -> dict[str, str]:
