@@ -48,12 +48,13 @@ def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: s
     name = plugin_name(queue.plugin) if queue.plugin is not None else None
     if name == "log":
         return Drop()
+    from conduit_tasks.connectors.file.destination import makes_files
     from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore
 
     ours = DeadLetterStore(root, pipeline, destination)
     if name is None:
         return ours
-    if name == "file" and queue.settings.get("format") != "parquet":
+    if name == "file" and not makes_files(queue.settings):
         return Copied(ours, FileHandler(queue.settings))
     from conduit_tasks.connectors.connection import resolved
     from conduit_tasks.connectors.registry import destination_class

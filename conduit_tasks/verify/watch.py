@@ -62,7 +62,7 @@ class Watch:
     def looking(self) -> Iterator[None]:
         from conduit_tasks.broker.shards import Shards
         from conduit_tasks.connectors.file.connector import FileSource
-        from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
+        from conduit_tasks.connectors.file.folder import FileFolder
         from conduit_tasks.connectors.sqs.connector import SqsSource
         from conduit_tasks.dead_letters.store import DeadLetterStore
         from conduit_tasks.micro_batch.deliver import Drain
@@ -87,7 +87,7 @@ class Watch:
                 (Replays, "confirm", self._settled_again, None),
                 (Redrives, "dispatch", self._dispatching, None),
                 (Drain, "until_caught_up", None, self._drained),
-                (ParquetFolder, "put", self._putting, None),
+                (FileFolder, "put", self._putting, None),
                 (Shards, "merge", self._merging, None),
                 (Shards, "confirm", self._told.telling, None),
                 (Shards, "whole", None, self._told.moved),

@@ -47,6 +47,14 @@ def a_folder(home: Path, request: Any) -> Place:
     return Place("file", {"path": "out/dead", "format": "parquet"}, read, once=True)
 
 
+def a_folder_of_lines(home: Path, request: Any) -> Place:
+    def read() -> list[str]:
+        files = sorted((home / "out/dead").glob("*.jsonl"))
+        return [line for file in files for line in file.read_text().splitlines()]
+
+    return Place("file", {"path": "out/dead", "files": "many"}, read, once=True)
+
+
 def a_delta_table(home: Path, request: Any) -> Place:
     from deltalake import DeltaTable
 
@@ -202,6 +210,7 @@ PLACES: dict[str, Callable[[Path, Any], Place]] = {
     "file": a_file,
     "file, opencdc": opencdc_lines,
     "file, parquet": a_folder,
+    "file, many files": a_folder_of_lines,
     "delta": a_delta_table,
     "iceberg": an_iceberg_table,
     "http": a_service,

@@ -43,6 +43,11 @@ def in_file(home: Path, server: Any) -> list[int]:
     return [each["n"] for each in payloads(home / "out.jsonl")] if (home / "out.jsonl").exists() else []
 
 
+def in_files(home: Path, server: Any) -> list[int]:
+    paths = sorted((home / "out").glob("*.jsonl"))
+    return [json.loads(line)["n"] for path in paths for line in path.read_text().splitlines()]
+
+
 def in_parquet(home: Path, server: Any) -> list[int]:
     import pyarrow.parquet as pq
 
@@ -90,6 +95,7 @@ def in_stream(home: Path, server: Any) -> list[int]:
 TARGETS: dict[str, tuple[str, str, Callable[[Path, Any], list[int]]]] = {
     "file": ("file", "{path: out.jsonl, format: payload}", in_file),
     "parquet": ("file", '{path: out, format: parquet, rows-per-file: "5"}', in_parquet),
+    "lines": ("file", '{path: out, format: payload, files: many, rows-per-file: "5"}', in_files),
     "delta": ("delta", '{path: t, rows-per-commit: "5"}', in_delta),
     "iceberg": (
         "iceberg",

@@ -1,4 +1,4 @@
-"""Several tasks deliver to Parquet folders, S3, Delta and Iceberg (`delivery.parallelism`), killed before every
+"""Several tasks deliver to folders of files, S3, Delta and Iceberg (`delivery.parallelism`), killed before every
 operation of a destination and of its confirmation: each record is there once (SEMANTICS C10, ADR 27)."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 from conduit_tasks.broker.shards import Shards
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.delta.connector import DeltaDestination
-from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
-from conduit_tasks.connectors.file.parquet_shards import ParquetShard
+from conduit_tasks.connectors.file.folder import FileFolder
+from conduit_tasks.connectors.file.folder_shards import FolderShard
 from conduit_tasks.connectors.iceberg.connector import IcebergDestination
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
@@ -57,6 +57,11 @@ def in_parquet(home: Path, server: str) -> list[int]:
     return [n for path in paths for n in pq.read_table(path, partitioning=None)["n"].to_pylist()]
 
 
+def in_lines(home: Path, server: str) -> list[int]:
+    assert not list((home / "out").glob("*.tmp"))
+    return [json.loads(line)["n"] for path in (home / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
 def in_s3(home: Path, server: str) -> list[int]:
     client = client_of(server)
     try:
@@ -89,7 +94,13 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, str], list[int]], Sequence[tu
         "file",
         'path: out, format: parquet, rows-per-file: "PIECE", partition-by: colour',
         in_parquet,
-        [(ParquetShard, "open"), (ParquetFolder, "put")],
+        [(FolderShard, "open"), (FileFolder, "put")],
+    ),
+    "lines": (
+        "file",
+        'path: out, format: payload, files: many, rows-per-file: "PIECE"',
+        in_lines,
+        [(FolderShard, "open"), (FileFolder, "put")],
     ),
     "s3": (
         "s3",

@@ -20,7 +20,8 @@ from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.file import settle
 from conduit_tasks.connectors.file.connector import FileDestination, FileSource
-from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
+from conduit_tasks.connectors.file.folder import FileFolder
+from conduit_tasks.connectors.file.partitions import pieces
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
@@ -215,13 +216,13 @@ def test_no_row_is_lost_where_values_are_hard_to_tell_apart(home: Path) -> None:
         "yes": [True, None, False, True],
     }
     for field, held in values.items():
-        folder = ParquetFolder(home / field, "p.d", [field], lambda: None)
+        folder = FileFolder(home / field, "p.d", "parquet", lambda: None)
         folder.open(None)
-        folder.write(pa.table({"n": range(len(held)), field: held}))
+        folder.write(pieces(pa.table({"n": range(len(held)), field: held}), [field]), rows())
         folder.close()
         files = list((home / field).rglob("*.parquet"))
-        rows = [n for file in files for n in pq.ParquetFile(file).read().column("n").to_pylist()]
-        assert sorted(rows) == list(range(len(held)))
+        found = [n for file in files for n in pq.ParquetFile(file).read().column("n").to_pylist()]
+        assert sorted(found) == list(range(len(held)))
     names = {path.name for path in (home / "text").iterdir() if path.is_dir()}
     assert names == {"text=__HIVE_DEFAULT_PARTITION__", "text=%5F_HIVE_DEFAULT_PARTITION__", "text=a"}
 

@@ -1,5 +1,5 @@
-"""What the task of one shard leaves in a Parquet folder, in a bucket and in a Delta table, and what it takes away there
-(`delivery.parallelism`, ADR 27)."""
+"""What the task of one shard leaves in a folder of files, in a bucket and in a Delta table, and what it takes away
+there (`delivery.parallelism`, ADR 27)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def writer(kind: str, home: Path, moto: MotoServer) -> tuple[Writer, There]:
                 {"bucket": "files", "prefix": f"{home.parent.name}/", "format": "payload", **moto.settings}
             )
         else:
-            made = FileDestination({"path": "out", "format": "parquet", **settings})
+            form = {"format": "parquet"} if kind == "parquet" else {"format": "payload", "files": "many"}
+            made = FileDestination({"path": "out", **form, **settings})
         made.pipeline, made.connector, made.shard = "p", "to", shard
         made.open(state)
         return made
@@ -71,18 +72,24 @@ def writer(kind: str, home: Path, moto: MotoServer) -> tuple[Writer, There]:
         if kind == "parquet":
             paths = sorted((home / "out").rglob("*.parquet"), key=lambda path: path.name)
             return [pq.read_table(path, partitioning=None)["n"].to_pylist() for path in paths]
+        if kind == "lines":
+            return [numbers_of(path.read_bytes()) for path in sorted((home / "out").glob("*.jsonl"))]
         client = moto.client("s3")
         try:
             found = client.list_objects_v2(Bucket="files", Prefix=f"{home.parent.name}/").get("Contents", ())
             data = [client.get_object(Bucket="files", Key=each["Key"])["Body"].read() for each in found]
         finally:
             client.close()
-        return [[json.loads(line)["n"] for line in each.splitlines()] for each in data]
+        return [numbers_of(each) for each in data]
 
     return opened, there
 
 
-@pytest.fixture(params=["parquet", "s3"])
+def numbers_of(lines: bytes) -> list[int]:
+    return [json.loads(line)["n"] for line in lines.splitlines()]
+
+
+@pytest.fixture(params=["parquet", "lines", "s3"])
 def to(request: pytest.FixtureRequest, home: Path, moto: MotoServer) -> tuple[Writer, There]:
     client = moto.client("s3")
     if "files" not in [each["Name"] for each in client.list_buckets()["Buckets"]]:
@@ -235,6 +242,22 @@ def test_a_refused_write_takes_away_nothing_that_was_confirmed_before_it(to: tup
     one.write(rows(6, through=5))
     assert there() == [[0, 3], [6]]
     one.close()
+
+
+def test_files_in_order_of_names_are_in_the_order_of_their_micro_batches_whoever_delivered_them(
+    to: tuple[Writer, There],
+) -> None:
+    """Given micro-batches that one task alone, two tasks and one task again delivered."""
+    opened, there = to
+    state = None
+    for micro_batch, shards in enumerate(([None], [shard(0, 2), shard(1, 2)], [None, None]), 1):
+        for number, which in enumerate(shards):
+            one = opened(which, state)
+            seq = 10 * micro_batch + number
+            written = rows(seq, through=seq - 1, micro_batch=micro_batch)
+            state = one.write(written if which else replace(written, seqs=None)) or state
+            one.close()
+    assert there() == [[10], [20], [21], [30], [31]]
 
 
 def test_two_processes_do_not_write_the_same_shard_of_a_folder(home: Path, moto: MotoServer) -> None:

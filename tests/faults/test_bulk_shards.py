@@ -1,5 +1,5 @@
-"""Several tasks write Parquet files, objects of S3, commits of Delta and of Iceberg. One of them is killed, or stands
-still while its shard is given to another, or Redis is killed before the first confirm (ADR 27)."""
+"""Several tasks write files in a folder, objects of S3, commits of Delta and of Iceberg. One of them is killed, or
+stands still while its shard is given to another, or Redis is killed before the first confirm (ADR 27)."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def in_parquet(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
     return [row for path in paths for row in pq.read_table(path).to_pylist()]
 
 
+def in_lines(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
+    paths = sorted((home / "out").glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
 def in_s3(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
     client = moto.client("s3")
     try:
@@ -88,6 +93,7 @@ def in_iceberg(home: Path, moto: MotoServer) -> list[dict[str, Any]]:
 
 TARGETS: dict[str, tuple[str, str, Read]] = {
     "parquet": ("file", 'path: out, format: parquet, rows-per-file: "20"', in_parquet),
+    "lines": ("file", 'path: out, format: payload, files: many, rows-per-file: "20"', in_lines),
     "s3": ("s3", 'bucket: faults, prefix: PREFIX, format: payload, records-per-object: "20", MOTO', in_s3),
     "delta": ("delta", 'path: t, rows-per-commit: "20"', in_delta),
     "iceberg": (
@@ -195,7 +201,7 @@ def test_a_task_that_stood_still_while_its_shard_was_given_to_another_writes_not
             said = first.answer()
     assert isinstance(said, Fenced)
     # Of a folder, two processes never write files of the same shard: the other one waits until this one has ended.
-    assert isinstance(answers[1], Unavailable) is (target.kind == "parquet")
+    assert isinstance(answers[1], Unavailable) is (target.kind in ("parquet", "lines"))
     drive(run_all=beside)
     target.once()
 

@@ -186,7 +186,8 @@ def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
 @pytest.mark.parametrize(
     ("plugin", "settings", "says"),
     [
-        ("file", "{path: o}", "writes in one place"),
+        ("file", "{path: o}", "with `files: many` several tasks write files of their own"),
+        ("file", "{path: o, files: many}", ""),
         ("file", "{path: o, format: parquet}", ""),
         ("s3", "{bucket: b}", ""),
         ("delta", "{path: t}", ""),

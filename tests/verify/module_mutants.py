@@ -162,7 +162,7 @@ MODULES = [
     # Several tasks
     Mutant(
         "confirmed files of a shard are removed",
-        "connectors/file/parquet_shards.py",
+        "connectors/file/folder_shards.py",
         {"return mine and not rows.confirmed(int(place[5]))": "return mine"},
         "divided",
         begin=216,

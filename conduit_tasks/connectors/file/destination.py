@@ -1,5 +1,5 @@
 """`file` as a destination: appends whole records, durably, cuts the file back to exactly the confirmed ones, and
-refuses a file that is not the one of its state."""
+refuses a file that is not the one of its state; or makes new files in a folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import fcntl
 import os
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,12 @@ from conduit_tasks.settings import settings
 from conduit_tasks.spool.durable import make_folders, sync_folder
 
 if TYPE_CHECKING:
-    from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
-    from conduit_tasks.connectors.file.parquet_shards import ParquetShard
+    from conduit_tasks.connectors.file.folder import FileFolder, Piece
+    from conduit_tasks.connectors.file.folder_shards import FolderShard
 
 FORMS = ("payload", "opencdc")
 """Forms of a row of a table, as `arrow_rows.FORMS`, which is not imported before there is something to write."""
+FILES = ("one", "many")
 GUARD = 4096
 """Bytes before the confirmed end whose checksum tells whether the file is still the one that was written."""
 _SDK_FORMAT = "sdk.record.format"
@@ -37,7 +39,7 @@ class FileDestination(BatchDestination):
     kept.
 
     A write is durable (fsync) when it returns. A full disk raises Unavailable, after cutting back. With
-    `format: parquet` the state is that of `parquet_folder`.
+    `format: parquet` or `files: many` the state is that of `folder`.
     """
 
     effectively_once = True
@@ -46,12 +48,19 @@ class FileDestination(BatchDestination):
         "file",
         "Appends records to a file, one per line, or writes Parquet files to a folder.",
         (
-            Option("path", "the file (parquet: the folder); relative to home; folders are created", required=True),
+            Option("path", "the file, or the folder of files; relative to home; folders are created", required=True),
             Option(
                 "format",
                 "opencdc: the record as JSON; payload: the payload alone, JSON or raw bytes; parquet: files of rows",
                 default="opencdc",
                 choices=("opencdc", "payload", "parquet"),
+            ),
+            Option(
+                "files",
+                "of lines: one: `path` is a file that grows; many: `path` is a folder, and each write makes a file in "
+                "it, so that several tasks can deliver (`parallelism`); parquet: always many",
+                default="one",
+                choices=FILES,
             ),
             Option(
                 "rows",
@@ -60,7 +69,7 @@ class FileDestination(BatchDestination):
                 choices=FORMS,
             ),
             Option("partition-by", "parquet: fields of the payload, comma-separated, whose values become folders"),
-            Option("rows-per-file", "parquet: rows written at a time", default="500000"),
+            Option("rows-per-file", "of many files: rows of one, at most", default="500000"),
         ),
     )
 
@@ -79,18 +88,21 @@ class FileDestination(BatchDestination):
         self._by = options.words(self.settings, "partition-by")
         if self._by and (self.format != "parquet" or self.settings["rows"] != "payload"):
             raise ConfigError("file: option 'partition-by' needs format parquet with rows payload")
-        if self.format == "parquet":
+        self._many = makes_files(self.settings)
+        if self._many:
             self.chunk = options.integer(self.settings, "rows-per-file", least=1)  # type: ignore[misc]  # its own
-        self._folder: ParquetFolder | None = None
-        self._one: ParquetShard | None = None
+        self._folder: FileFolder | None = None
+        self._one: FolderShard | None = None
         """Writer of the shard, if this is one of several tasks."""
         self._tidy = ""
         """Micro-batch of which the folder has nothing that several tasks have left."""
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:
-        """Lines are appended to one file; of Parquet each write has files of its own."""
-        return "" if settings.get("format") == "parquet" else super().one_task(settings)
+        """See BatchDestination: where there are many files, each write has some of its own."""
+        if makes_files(settings):
+            return ""
+        return f"{super().one_task(settings)}; with `files: many` several tasks write files of their own"
 
     @property
     def path(self) -> Path:
@@ -106,20 +118,14 @@ class FileDestination(BatchDestination):
         ConfigError if the file is no longer the one of the state, so that cutting it would harm it."""
         self.close()
         path = self.path
-        if self.format == "parquet":
-            from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
-
-            by = self._me if self.pipeline else "part"
-            self._folder, self._tidy = ParquetFolder(path, by, self._by, self.still_ours), ""
-            if self.shard is not None:
-                from conduit_tasks.connectors.file.parquet_shards import ParquetShard
-
-                # The same one again: it knows which write of its own has failed.
-                self._one = self._one or ParquetShard(self._folder, self.shard)
-                self._one.open(state)
-            else:
-                self._folder.open(state)
+        if self._many:
+            self._open_folder(path, state)
             return
+        if path.is_dir():
+            raise ConfigError(
+                f"{path} is a folder, and lines go to a file: name one in 'path', or set 'files: many', which makes "
+                "files in the folder"
+            )
         with alone(path, self.close, self._unavailable):
             make_folders(path.parent)
             existed = path.exists()
@@ -137,6 +143,21 @@ class FileDestination(BatchDestination):
             if size != self._size:
                 os.ftruncate(self._fd, self._size)
                 os.fsync(self._fd)
+
+    def _open_folder(self, path: Path, state: dict[str, Any] | None) -> None:
+        from conduit_tasks.connectors.file.folder import FileFolder
+
+        by = self._me if self.pipeline else "part"
+        end = "parquet" if self.format == "parquet" else "jsonl"
+        self._folder, self._tidy = FileFolder(path, by, end, self.still_ours), ""
+        if self.shard is None:
+            self._folder.open(state)
+            return
+        from conduit_tasks.connectors.file.folder_shards import FolderShard
+
+        # The same one again: it knows which write of its own has failed.
+        self._one = self._one or FolderShard(self._folder, self.shard)
+        self._one.open(state)
 
     def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
         """Returns the confirmed length; sets the owner. Raises ConfigError if the file does not fit the state."""
@@ -188,14 +209,12 @@ class FileDestination(BatchDestination):
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Appends every row, durably. Raises Refused if one cannot be a line or a row, Unavailable."""
         if self._folder is not None:
-            from conduit_tasks.connectors.arrow_rows import written_rows
-
-            table = written_rows(rows, self.settings["rows"])
+            pieces = self._pieces(rows)
             if self._one is not None:
-                self._one.write(table, rows)
+                self._one.write(pieces, rows)
                 return None
             self._tidied(self._folder, rows)
-            return self._folder.write(table)
+            return self._folder.write(pieces, rows)
         from conduit_tasks.connectors.file.lines import lines
 
         assert self._fd is not None, "open comes first"
@@ -219,12 +238,24 @@ class FileDestination(BatchDestination):
             "crc": guard,
         }
 
-    def _tidied(self, folder: ParquetFolder, rows: Rows) -> None:
+    def _pieces(self, rows: Rows) -> list[Piece]:
+        """Returns the files of a write. Raises Refused, ConfigError."""
+        if self.format == "parquet":
+            from conduit_tasks.connectors.arrow_rows import written_rows
+            from conduit_tasks.connectors.file.partitions import pieces
+
+            return pieces(written_rows(rows, self.settings["rows"]), self._by)
+        from conduit_tasks.connectors.file.folder import Piece
+        from conduit_tasks.connectors.file.lines import write_lines
+
+        return [Piece("", partial(write_lines, rows, self.format))]
+
+    def _tidied(self, folder: FileFolder, rows: Rows) -> None:
         """Removes what several tasks left of a micro-batch that one task delivers, and which were not confirmed, or
         Redis has forgotten."""
         if not rows.seal or rows.epoch or rows.sealed == self._tidy:
             return
-        from conduit_tasks.connectors.file.parquet_shards import Shards
+        from conduit_tasks.connectors.file.folder_shards import Shards
 
         try:
             Shards(folder, None).tidy(rows)
@@ -261,3 +292,8 @@ class FileDestination(BatchDestination):
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def makes_files(settings: Mapping[str, str]) -> bool:
+    """Returns whether each write makes files of its own in the folder `path`."""
+    return settings.get("format") == "parquet" or settings.get("files") == "many"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -28,6 +29,13 @@ def lines(rows: Rows, format: str) -> Iterator[memoryview]:
     for start in range(0, batch.num_rows, step):
         piece = batch.slice(start, step)
         yield _opencdc(piece, rows) if format == "opencdc" else _payloads(piece.column("after"))
+
+
+def write_lines(rows: Rows, format: str, path: Path) -> None:
+    """Writes the rows to a new file. Raises Refused as `lines`, OSError."""
+    with path.open("wb") as file:
+        for data in lines(rows, format):
+            file.write(data)
 
 
 def _joined(*columns: pa.Array | bytes) -> tuple[memoryview, int]:

@@ -1,6 +1,6 @@
-"""A folder of Parquet files to which several tasks write, each one shard of a micro-batch (`delivery.parallelism`).
+"""A folder of files to which several tasks write, each one shard of a micro-batch (`delivery.parallelism`).
 
-Files are `[<field>=<value>/…]<name>-<seal>-<micro-batch>-<shard>-<first>-<last>.parquet`, by the seqs of their rows. No
+Files are `[<field>=<value>/…]<name>-<seal>-<micro-batch>-<shard>-<first>-<last>.<end>`, by the seqs of their rows. No
 state is kept: of a micro-batch, the files of a shard that end behind the confirmed records were never confirmed, nor
 were any that are not of its division. A task removes them before its first write.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,24 +21,22 @@ import orjson
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from conduit_tasks.connectors.file.alone import alone
-from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
+from conduit_tasks.connectors.file.folder import FileFolder, Piece
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.spool.durable import make_folders, replace_file
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from conduit_tasks.connectors.rows import Rows, ShardName
 
 PATIENCE = 10.0
 """Seconds in which the tasks of a micro-batch, which begin together, have each looked at what one task alone left."""
-_PLACE = re.compile(r"-(\d{16}-\d{10,})-([kpn]\d\d)\.(\d\d)-(\d+)-(\d+)\.parquet")
+_PLACE = re.compile(r"-(\d{16}-\d{10,})-([kpn]\d\d)\.(\d\d)-(\d+)-(\d+)\.(?:parquet|jsonl)")
 
 
 class Shards:
     """Files of the shards in a folder, whoever looks at them: one of the tasks, or one task alone (`shard` None)."""
 
-    def __init__(self, parts: ParquetFolder, shard: ShardName | None) -> None:
+    def __init__(self, parts: FileFolder, shard: ShardName | None) -> None:
         self._parts, self._shard = parts, shard
         self.marks = parts.folder / f".{parts.name}.shards"
         """The folder that tells who has begun what."""
@@ -47,7 +46,7 @@ class Shards:
         sealed = rows.sealed
         if not any(self._begun(mark, sealed) for mark in self.marks.glob("*.json")):
             return
-        for path in self._parts.folder.rglob(f"*{self._parts.name}-{sealed}-*.parquet*"):
+        for path in self._parts.folder.rglob(f"*{self._parts.name}-{sealed}-*"):
             if self._pending(path.name, rows):
                 self._parts.remove(path)
 
@@ -83,10 +82,10 @@ class Shards:
         replace_file(self.marks / f"{self._shard}.json", orjson.dumps({"sealed": sealed}))
 
 
-class ParquetShard:
+class FolderShard:
     """Writer of one shard; one at a time, by a lock. `parts`: the folder as one task alone has it, closed."""
 
-    def __init__(self, parts: ParquetFolder, shard: ShardName) -> None:
+    def __init__(self, parts: FileFolder, shard: ShardName) -> None:
         self._parts, self._shard = parts, shard
         self._files = Shards(parts, shard)
         self._lock: int | None = None
@@ -111,26 +110,26 @@ class ParquetShard:
             path = self._files.marks / f"{self._shard.number:02d}.lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Invariant 4: as in ParquetFolder.open.
+            # Invariant 4: as in FileFolder.open.
             self._parts.still_ours()
             for path in self._torn:
                 self._parts.remove(path)
             self._torn = []
 
-    def write(self, table: pa.Table, rows: Rows) -> None:
-        """Writes one file per combination of values, durable on return. Raises Refused, Unavailable, Fenced."""
-        name = f"{self._parts.name}-{rows.sealed}-{self._shard}-{rows.first:09d}-{rows.last:09d}.parquet"
-        files = [(self._parts.folder / folder, some) for folder, some in self._parts.parts(table)]
+    def write(self, pieces: Sequence[Piece], rows: Rows) -> None:
+        """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable, Fenced."""
+        name = f"{self._parts.name}-{rows.sealed}-{self._shard}-{rows.first:09d}-{rows.last:09d}.{self._parts.end}"
+        folders = [self._parts.folder / piece.folder for piece in pieces]
         try:
-            self._parts.check_names([folder / name for folder, _ in files])
+            self._parts.check_names([folder / name for folder in folders])
             if rows.sealed != self._tidied:
                 self._files.tidy(rows)
                 self._files.begin(rows.sealed)
                 self._tidied = rows.sealed
             self._parts.still_ours()
-            self._torn = [folder / name for folder, _ in files]
-            for folder, some in files:
-                self._parts.put(folder, name, some)
+            self._torn = [folder / name for folder in folders]
+            for folder, piece in zip(folders, pieces, strict=True):
+                self._parts.put(folder, name, piece.write)
             self._torn = []
         except OSError as error:
             raise self._parts.unavailable(error) from error

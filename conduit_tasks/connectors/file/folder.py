@@ -1,10 +1,10 @@
-"""Folder of Parquet files of one task: files that are named in a ledger before they exist, folders by the values of
-`partition-by`, and removal of what was not confirmed.
+"""Folder of files of one task, for a destination that makes new files at each write: files are named in a ledger before
+they exist, and what was not confirmed is removed.
 
-Each write makes new files, one per partition: `[<field>=<value>/…]<name>-<number of the write>.parquet`, and numbers
-only grow. The files of a write are named in a ledger (`.<name>.conduit`) before the first of them exists; `open`
-removes the files of a write that was not confirmed. Readers see whole files only: each is written under another name,
-fsynced and renamed.
+A write is one file, or one per partition: `[<field>=<value>/…]<name>-<seal>-<micro-batch>-<number of the write>.<end>`,
+and numbers only grow: in order of names, files are in the order of their micro-batches. The files of a write are named
+in a ledger (`.<name>.conduit`) before the first of them exists; `open` removes the files of a write that was not
+confirmed. Readers see whole files only: each is written under another name, fsynced and renamed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from conduit_tasks.connectors.file.alone import alone
 from conduit_tasks.connectors.file.ledger import of_another
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.spool.durable import make_folders, replace_file, sync_folder
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
-"""The partition of rows without a value, as Hive and Spark name it."""
-PARTITIONS = 1_000
-"""Files that one write may make."""
+_NUMBER = re.compile(r"(?:-\d{16}-\d{10,})?-(\d{10})\.(?:parquet|jsonl)")
+"""Behind a destination's name in the name of a file of one task: the number of its write, in older ones alone."""
+
+
+class Piece(NamedTuple):
+    """One file of a write: its folder (empty, or with a `/` at its end), and what writes it to a path, which raises
+    Refused and OSError."""
+
+    folder: str
+    write: Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -51,16 +54,16 @@ class Ledger:
     after: str | None = None
 
 
-class ParquetFolder:
+class FileFolder:
     """State: {"n": number of the last confirmed write, "owner"}. One writer at a time, by a lock beside the ledger.
     Without a state, files that exist are kept, except those that this destination wrote and never confirmed.
 
-    `by` (`<pipeline>/<destination>`) names the files, so that several destinations can share a folder. `partition_by`:
-    fields whose values become folders, left out of the files as Hive does.
+    `by` (`<pipeline>/<destination>`) names the files, so that several destinations can share a folder. `end`: of their
+    names, `parquet` or `jsonl`.
     """
 
-    def __init__(self, folder: Path, by: str, partition_by: Sequence[str], still_ours: Callable[[], None]) -> None:
-        self.folder, self._partition_by, self.still_ours = folder, tuple(partition_by), still_ours
+    def __init__(self, folder: Path, by: str, end: str, still_ours: Callable[[], None]) -> None:
+        self.folder, self.end, self.still_ours = folder, end, still_ours
         self._by = by
         self.name = re.sub(r"[^A-Za-z0-9_.-]", "_", by.replace("/", ".", 1))
         self._path = folder / f".{self.name}.conduit"
@@ -71,6 +74,11 @@ class ParquetFolder:
     def open(self, state: dict[str, Any] | None) -> None:
         """Removes files that were not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
         self.close()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ConfigError(
+                f"{self.folder} is a file, and this destination makes files in a folder: give it another 'path', or "
+                "move the file away"
+            )
         with alone(self.folder, self.close, self.unavailable):
             make_folders(self.folder)
             self._lock = os.open(self.folder / f".{self.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -91,9 +99,9 @@ class ParquetFolder:
         theirs = None if state is None else state.get("owner")
         if theirs and told.owner and theirs != told.owner:
             raise ConfigError(
-                f"the files {self.name}-*.parquet of {self.folder} were written by {told.by or 'another one'} since; "
-                f"give each destination a folder of its own, then move the files and {self._path.name} away to begin "
-                "again here"
+                f"the files {self.name}-*.{self.end} of {self.folder} were written by {told.by or 'another one'} "
+                f"since; give each destination a folder of its own, then move the files and {self._path.name} away to "
+                "begin again here"
             )
         if state is not None:
             n = int(state["n"])
@@ -134,8 +142,8 @@ class ParquetFolder:
                 self.remove(_aside(self.folder / name))
             return
         # The state is an older one (restored after a loss of Redis): everything behind it comes again.
-        for path in self.folder.rglob(f"{self.name}-*.parquet"):
-            found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self.name))
+        for path in self.folder.rglob(f"{self.name}-*"):
+            found = _NUMBER.fullmatch(path.name.removeprefix(self.name))
             if found and int(found[1]) > n:
                 self.remove(path)
 
@@ -145,53 +153,37 @@ class ParquetFolder:
         if path.parent.exists():
             sync_folder(path.parent)
 
-    def write(self, table: pa.Table) -> dict[str, Any]:
-        """Writes one file per partition, durable on return. Raises Refused, Unavailable."""
+    def write(self, pieces: Sequence[Piece], rows: Rows) -> dict[str, Any]:
+        """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable."""
         n = self._n + 1
-        parts = self.parts(table)
-        name = f"{self.name}-{n:010d}.parquet"
+        of = f"{rows.sealed}-" if rows.seal else ""
+        name = f"{self.name}-{of}{n:010d}.{self.end}"
         try:
-            self.check_names([self.folder / folder / name for folder, _ in parts])
-            self._keep(replace(self._ledger, n=n, files=[str(Path(folder) / name) for folder, _ in parts]))
-            for folder, rows in parts:
-                self.put(self.folder / folder, name, rows)
+            self.check_names([self.folder / piece.folder / name for piece in pieces])
+            self._keep(replace(self._ledger, n=n, files=[str(Path(piece.folder) / name) for piece in pieces]))
+            for piece in pieces:
+                self.put(self.folder / piece.folder, name, piece.write)
         except OSError as error:
             raise self.unavailable(error) from error
         self._n = n
         return {"n": n, "owner": self._ledger.owner}
 
-    def put(self, folder: Path, name: str, rows: pa.Table) -> None:
+    def put(self, folder: Path, name: str, write: Callable[[Path], None]) -> None:
         """Writes one file, durably, which is seen as a whole or not at all. Raises Refused, OSError."""
         make_folders(folder)
         aside = _aside(folder / name)
         try:
-            pq.write_table(rows, aside, compression="zstd")
+            write(aside)
             fd = os.open(aside, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
             aside.replace(folder / name)
-        except OSError:
+        except (OSError, Refused):
             aside.unlink(missing_ok=True)
             raise
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            aside.unlink(missing_ok=True)
-            raise Refused(f"these rows are no Parquet: {error}") from None
         sync_folder(folder)
-
-    def parts(self, table: pa.Table) -> list[tuple[str, pa.Table]]:
-        """Returns (folder, rows in their order) per combination of values. Raises Refused, ConfigError."""
-        missing = [name for name in self._partition_by if name not in table.column_names]
-        if missing:
-            raise Refused(f"there is no field '{missing[0]}' to partition by")
-        parts = [("", table)]
-        for name in self._partition_by:
-            parts = [(f"{folder}{each}/", rows) for folder, of in parts for each, rows in _by(of, name)]
-        if len(parts) > PARTITIONS:
-            raise ConfigError(f"{len(parts)} partitions in one write, more than {PARTITIONS}: choose a coarser field")
-        kept = [name for name in table.column_names if name not in self._partition_by]
-        return [(folder, rows.select(kept)) for folder, rows in parts]
 
     def check_names(self, paths: Sequence[Path]) -> None:
         """Raises Refused if a name is too long. Called before anything is written, the ledger included: a file whose
@@ -200,9 +192,7 @@ class ParquetFolder:
         for path in paths:
             aside = _aside(path)
             if len(os.fsencode(aside)) >= whole or any(len(os.fsencode(each)) > longest for each in aside.parts):
-                raise Refused(
-                    f"a value is too long for a folder's name (partition-by: {', '.join(self._partition_by)})"
-                )
+                raise Refused(f"{path} is too long for a file's name; a value of 'partition-by' in it?")
 
     def unavailable(self, error: OSError) -> Unavailable:
         """Returns the error that says what to do about one of the system."""
@@ -217,30 +207,3 @@ class ParquetFolder:
 
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
-
-
-def _by(table: pa.Table, name: str) -> list[tuple[str, pa.Table]]:
-    column = table.column(name)
-    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
-        raise Refused(f"field '{name}' holds no value that can name a partition")
-    if pa.types.is_string(column.type):
-        # In a folder's name, an empty text cannot be told from a missing one.
-        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-    # Rows are grouped by the name of their folder, not by equality: NaN does not equal itself, -0.0 equals 0.0.
-    codes = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
-    folders: dict[str, list[int]] = {}
-    for code, value in enumerate(codes.dictionary.to_pylist()):
-        folders.setdefault(f"{quote(name, safe='')}={_as_folder(value)}", []).append(code)
-    return [
-        (folder, table.filter(pc.is_in(codes.indices, pa.array(of, codes.indices.type))))
-        for folder, of in folders.items()
-    ]
-
-
-def _as_folder(value: Any) -> str:
-    """Returns a value as a folder's name: `..` or a value with a slash does not lead elsewhere, and no value is taken
-    for a missing one."""
-    if value is None:
-        return NULL
-    text = quote(str(value), safe=" ").replace(".", "%2E")
-    return text if text != NULL else text.replace("_", "%5F", 1)
