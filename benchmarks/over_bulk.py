@@ -1,4 +1,4 @@
-"""Part of `tasks`: Parquet files, commits of Delta and objects of S3, by one and by two Spark tasks.
+"""Part of `tasks`: files of lines, Parquet files, commits of Delta and objects of S3, by one and by two Spark tasks.
 
 The S3 is moto, a process of its own on the same cores, its CPU told apart; it is a limit of its own. What has arrived
 is counted where it is, not by the destination's word.
@@ -24,7 +24,7 @@ from conduit_tasks.micro_batch.context import open_broker
 from conduit_tasks.stack.ports import free_port
 
 BUCKET = "bench"
-KINDS = ("parquet", "delta", "s3")
+KINDS = ("parquet", "lines", "delta", "s3")
 AT_A_TIME = 50_000
 """Records of a file, a commit or an object."""
 PATIENCE = 30.0
@@ -59,6 +59,7 @@ def _delivered(
     prefix = f"{kind}-{tasks}/"
     plugin, settings = {
         "parquet": ("file", {"path": "out", "format": "parquet", "rows-per-file": AT_A_TIME}),
+        "lines": ("file", {"path": "out", "format": "payload", "files": "many", "rows-per-file": AT_A_TIME}),
         "delta": ("delta", {"path": "table", "rows-per-commit": AT_A_TIME}),
         "s3": (
             "s3",
@@ -83,6 +84,8 @@ def _there(place: Place, kind: str, prefix: str, store: dict[str, str]) -> int:
         import pyarrow.parquet as pq
 
         return sum(pq.read_metadata(path).num_rows for path in (place.home / "out").glob("*.parquet"))
+    if kind == "lines":
+        return sum(path.read_bytes().count(b"\n") for path in (place.home / "out").glob("*.jsonl"))
     if kind == "delta":
         import deltalake
 

@@ -41,7 +41,7 @@ def check_http(facts: dict[str, Any]) -> None:
 def check_tasks(facts: dict[str, Any]) -> None:
     assert facts["events"] == EVENTS
     assert facts["state"] <= 64_000
-    assert {facts[f"{kind}.1"] for kind in ("parquet", "delta", "s3")} == {facts["parquet.2"]} == {EVENTS}
+    assert {facts[f"{kind}.1"] for kind in ("parquet", "lines", "delta", "s3")} == {facts["parquet.2"]} == {EVENTS}
 
 
 def check_backlog(facts: dict[str, Any]) -> None:
