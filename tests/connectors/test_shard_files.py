@@ -223,7 +223,7 @@ def test_a_write_that_failed_and_is_not_repeated_leaves_nothing(to: tuple[Writer
 def fails_after_it_has_arrived(one: BatchDestination) -> None:
     """Has writes arrive and fail all the same."""
     which: Any = one
-    of, name = (which._client, "put_object") if isinstance(one, S3Destination) else (which._one._parts, "put")
+    of, name = (which._client, "put_object") if isinstance(one, S3Destination) else (which._writer._parts, "put")
     real = getattr(of, name)
 
     def fails(*given: Any, **named: Any) -> None:

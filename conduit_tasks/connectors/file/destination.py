@@ -1,12 +1,8 @@
-"""`file` as a destination: appends whole records, durably, cuts the file back to exactly the confirmed ones, and
-refuses a file that is not the one of its state; or makes new files in a folder."""
+"""`file` as a destination: appends lines to one file, or makes files of lines or of Parquet in a folder."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -14,32 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
-from conduit_tasks.connectors.file import ledger
-from conduit_tasks.connectors.file.alone import alone
-from conduit_tasks.connectors.rows import Rows
-from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.connectors.file.one_file import OneFile
+from conduit_tasks.connectors.rows import Rows, ShardName
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
-from conduit_tasks.spool.durable import make_folders, sync_folder
 
 if TYPE_CHECKING:
-    from conduit_tasks.connectors.file.folder import FileFolder, Piece
-    from conduit_tasks.connectors.file.folder_shards import FolderShard
+    from conduit_tasks.connectors.file.folder import Piece
+    from conduit_tasks.connectors.file.folder_shards import FolderShard, WholeFolder
 
 FORMS = ("payload", "opencdc")
 """Forms of a row of a table, as `arrow_rows.FORMS`, which is not imported before there is something to write."""
 FILES = ("one", "many")
-GUARD = 4096
-"""Bytes before the confirmed end whose checksum tells whether the file is still the one that was written."""
 _SDK_FORMAT = "sdk.record.format"
 
 
 class FileDestination(BatchDestination):
-    """State: {"path", "size": bytes confirmed, "owner", "crc": CRC-32 of up to 4 KiB before `size`}. On `open` the file
-    is cut back to `size`, so that after a crash no line is duplicated or torn. Without a state, the existing content is
-    kept.
+    """The state is that of `OneFile`, or of `FileFolder` if there are many files and one task.
 
-    A write is durable (fsync) when it returns. A full disk raises Unavailable, after cutting back. With
-    `format: parquet` or `files: many` the state is that of `folder`.
+    A write is durable (fsync) when it returns. A full disk raises Unavailable, and leaves no part of the write.
     """
 
     effectively_once = True
@@ -82,20 +71,15 @@ class FileDestination(BatchDestination):
                 f"file: option '{_SDK_FORMAT}' can only be opencdc/json, not '{asked}'; "
                 "for the payload alone write format: payload"
             )
-        self._fd: int | None = None
-        self._size = 0
-        self._owner = ""
         self._by = options.words(self.settings, "partition-by")
         if self._by and (self.format != "parquet" or self.settings["rows"] != "payload"):
             raise ConfigError("file: option 'partition-by' needs format parquet with rows payload")
         self._many = makes_files(self.settings)
         if self._many:
             self.chunk = options.integer(self.settings, "rows-per-file", least=1)  # type: ignore[misc]  # its own
-        self._folder: FileFolder | None = None
-        self._one: FolderShard | None = None
-        """Writer of the shard, if this is one of several tasks."""
-        self._tidy = ""
-        """Micro-batch of which the folder has nothing that several tasks have left."""
+        self._writer: OneFile | WholeFolder | FolderShard | None = None
+        self._of: ShardName | None = None
+        """Shard that the writer is of."""
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:
@@ -114,129 +98,35 @@ class FileDestination(BatchDestination):
         return f"{self.pipeline}/{self.connector}"
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """Cuts the file back to `state`. Raises Unavailable (locked by another process, no room, no permission), and
-        ConfigError if the file is no longer the one of the state, so that cutting it would harm it."""
-        self.close()
-        path = self.path
-        if self._many:
-            self._open_folder(path, state)
-            return
-        if path.is_dir():
-            raise ConfigError(
-                f"{path} is a folder, and lines go to a file: name one in 'path', or set 'files: many', which makes "
-                "files in the folder"
-            )
-        with alone(path, self.close, self._unavailable):
-            make_folders(path.parent)
-            existed = path.exists()
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not existed or state is None:
-                # The process that created it may have died before its entry was durable; once confirmed, it must be.
-                sync_folder(path.parent)
-            # A holder that lost its lease may still be writing; two writers never share the file.
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Invariant 4: a worker that was paused until its successor was done must not cut off the successor's
-            # records.
-            self.still_ours()
-            size = os.fstat(self._fd).st_size
-            self._size = self._confirmed(path, size, state)
-            if size != self._size:
-                os.ftruncate(self._fd, self._size)
-                os.fsync(self._fd)
+        """Goes back to `state`. Raises Unavailable (locked by another process, no room, no permission), and ConfigError
+        if what is there is no longer what the state is of, so that going back would harm it."""
+        # The same one again: of several tasks, it knows which write of its own has failed.
+        if self._writer is None or self._of != self.shard:
+            self.close()
+            self._writer, self._of = self._made(), self.shard
+        self._writer.open(state)
 
-    def _open_folder(self, path: Path, state: dict[str, Any] | None) -> None:
+    def _made(self) -> OneFile | WholeFolder | FolderShard:
+        def still_ours() -> None:
+            self.still_ours()  # as it is then: each lease has its own
+
+        if not self._many:
+            return OneFile(self.path, self.settings["path"], self._me, still_ours)
         from conduit_tasks.connectors.file.folder import FileFolder
+        from conduit_tasks.connectors.file.folder_shards import FolderShard, WholeFolder
 
         by = self._me if self.pipeline else "part"
-        end = "parquet" if self.format == "parquet" else "jsonl"
-        self._folder, self._tidy = FileFolder(path, by, end, self.still_ours), ""
-        if self.shard is None:
-            self._folder.open(state)
-            return
-        from conduit_tasks.connectors.file.folder_shards import FolderShard
-
-        # The same one again: it knows which write of its own has failed.
-        self._one = self._one or FolderShard(self._folder, self.shard)
-        self._one.open(state)
-
-    def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
-        """Returns the confirmed length; sets the owner. Raises ConfigError if the file does not fit the state."""
-        kept = ledger.read(path)
-        theirs: str | None = None if state is None else state.get("owner")
-        if state is not None and "size" not in state:
-            theirs, state = ledger.of_another(state), None
-        if kept is not None and kept.previous == theirs and (theirs or kept.by in (None, self._me)):
-            # Nothing of this owner was confirmed: all that it wrote is cut off.
-            if not size and kept.start:
-                kept = ledger.begin(path, theirs, 0, self._me)
-            if size < kept.start:
-                raise self._harmed(f"has {size} bytes, but {kept.start} were there and confirmed")
-            self._owner = kept.owner
-            return kept.start
-        if state is None:
-            self._owner = ledger.begin(path, theirs, size, self._me).owner
-            return size
-        confirmed = int(state["size"])
-        if not size and confirmed:
-            # The file was moved away, as log rotation does: new records begin a new file.
-            self._owner = ledger.begin(path, theirs, 0, self._me).owner
-            return 0
-        if kept is not None and kept.owner != theirs:
-            raise ConfigError(
-                f"{path} was written by another destination{f' ({kept.by})' if kept.by else ''} since; give each "
-                "destination a path of its own, then move the file away to begin a new one here"
-            )
-        if size < confirmed:
-            raise self._harmed(f"has {size} bytes, but {confirmed} were written and confirmed")
-        if "crc" in state and state["crc"] != self._guard(confirmed):
-            raise self._harmed(f"does not hold the {confirmed} bytes that were written and confirmed")
-        if kept is not None:
-            ledger.confirm(path, kept)
-        self._owner = state["owner"]
-        return confirmed
-
-    def _guard(self, size: int) -> int:
-        """Returns the checksum of the bytes before the confirmed end, so that another file is not cut in place of
-        ours."""
-        assert self._fd is not None
-        return zlib.crc32(os.pread(self._fd, min(size, GUARD), max(0, size - GUARD)))
-
-    def _harmed(self, what: str) -> ConfigError:
-        return ConfigError(
-            f"{self.path} {what}: it was shortened or replaced. Put it back, or move it away to begin a new one"
-        )
+        folder = FileFolder(self.path, by, "parquet" if self.format == "parquet" else "jsonl", still_ours)
+        return WholeFolder(folder) if self.shard is None else FolderShard(folder, self.shard)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """Appends every row, durably. Raises Refused if one cannot be a line or a row, Unavailable."""
-        if self._folder is not None:
-            pieces = self._pieces(rows)
-            if self._one is not None:
-                self._one.write(pieces, rows)
-                return None
-            self._tidied(self._folder, rows)
-            return self._folder.write(pieces, rows)
-        from conduit_tasks.connectors.file.lines import lines
+        """Writes every row, durably. Raises Refused if one cannot be a line or a row, Unavailable."""
+        assert self._writer is not None, "open comes first"
+        if isinstance(self._writer, OneFile):
+            from conduit_tasks.connectors.file.lines import lines
 
-        assert self._fd is not None, "open comes first"
-        try:
-            size = self._size
-            for data in lines(rows, self.format):
-                size += self._append(data, size)
-            os.fsync(self._fd)
-            guard = self._guard(size)
-        except OSError as e:
-            self._cut_back()
-            raise self._unavailable(e) from e
-        except Refused:
-            self._cut_back()
-            raise
-        self._size = size
-        return {
-            "path": str(self.settings["path"]),
-            "size": size,
-            "owner": self._owner,
-            "crc": guard,
-        }
+            return self._writer.write(lines(rows, self.format))
+        return self._writer.write(self._pieces(rows), rows)
 
     def _pieces(self, rows: Rows) -> list[Piece]:
         """Returns the files of a write. Raises Refused, ConfigError."""
@@ -250,48 +140,9 @@ class FileDestination(BatchDestination):
 
         return [Piece("", partial(write_lines, rows, self.format))]
 
-    def _tidied(self, folder: FileFolder, rows: Rows) -> None:
-        """Removes what several tasks left of a micro-batch that one task delivers, and which were not confirmed, or
-        Redis has forgotten."""
-        if not rows.seal or rows.epoch or rows.sealed == self._tidy:
-            return
-        from conduit_tasks.connectors.file.folder_shards import Shards
-
-        try:
-            Shards(folder, None).tidy(rows)
-        except OSError as error:
-            raise self._unavailable(error) from error
-        self._tidy = rows.sealed
-
-    def _append(self, data: memoryview, at: int) -> int:
-        assert self._fd is not None
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._fd, data[done:], at + done)
-        return done
-
-    def _cut_back(self) -> None:
-        """Cuts off a torn line, which readers must not see and a full disk has no room for. If this fails, `open` cuts
-        it."""
-        assert self._fd is not None
-        try:
-            os.ftruncate(self._fd, self._size)
-        except OSError:
-            self.close()
-
-    def _unavailable(self, error: OSError) -> Unavailable:
-        todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
-        return Unavailable(f"{self.path} cannot be written: {error.strerror}; {todo}, and delivery goes on")
-
     def close(self) -> None:
-        if self._one is not None:
-            self._one.close()
-        if self._folder is not None:
-            self._folder.close()
-            self._folder = None
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._writer is not None:
+            self._writer.close()
 
 
 def makes_files(settings: Mapping[str, str]) -> bool:

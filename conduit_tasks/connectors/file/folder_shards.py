@@ -82,6 +82,34 @@ class Shards:
         replace_file(self.marks / f"{self._shard}.json", orjson.dumps({"sealed": sealed}))
 
 
+class WholeFolder:
+    """Writer of the folder if one task delivers: `FileFolder`, before whose first write into a micro-batch what several
+    tasks have left of it is removed, if it was not confirmed or Redis has forgotten it."""
+
+    def __init__(self, parts: FileFolder) -> None:
+        self._parts = parts
+        self._tidied = ""
+        """Micro-batch of which several tasks have left nothing."""
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """See FileFolder."""
+        self._tidied = ""
+        self._parts.open(state)
+
+    def write(self, pieces: Sequence[Piece], rows: Rows) -> dict[str, Any]:
+        """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable."""
+        if rows.seal and not rows.epoch and rows.sealed != self._tidied:
+            try:
+                Shards(self._parts, None).tidy(rows)
+            except OSError as error:
+                raise self._parts.unavailable(error) from error
+            self._tidied = rows.sealed
+        return self._parts.write(pieces, rows)
+
+    def close(self) -> None:
+        self._parts.close()
+
+
 class FolderShard:
     """Writer of one shard; one at a time, by a lock. `parts`: the folder as one task alone has it, closed."""
 
