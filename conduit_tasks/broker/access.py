@@ -57,6 +57,14 @@ class Access:
                 batch.execute_command(*command)
             return list(batch.execute())
 
+    def at_once(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Runs several reading commands as one: what they find is of one moment."""
+        with reaching(self.redis):
+            batch: Any = self.redis.pipeline(transaction=True)
+            for command in commands:
+                batch.execute_command(*command)
+            return list(batch.execute())
+
     def hash(self, key: str) -> dict[str, str]:
         """Returns a whole hash; {} if there is none."""
         with reaching(self.redis):

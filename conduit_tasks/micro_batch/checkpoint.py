@@ -91,17 +91,18 @@ def look(broker: Broker, spool: Spool, node: str) -> None:
 
 
 def _compare(before: Mark | None, now: Mark, spool: Spool, pipeline: str) -> None:
-    if before is not None and exceeds(before, now.claims, now.words, spool, pipeline):
+    if before is not None and exceeds(before, now.known, spool, pipeline):
         raise StateLost(
             f"Redis has forgotten how far {now.node} of pipeline {pipeline} was (it says {now.claims}, the mark in the "
-            f"spool {before.claims}; {now.words} words of it, the mark {before.words}); the next run brings its state "
-            "back"
+            f"spool {before.claims}; {now.known.words} words of it, the mark {before.known.words}); the next run brings "
+            "its state back"
         )
 
 
 def _destination(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
-    state = broker.access.hash(broker.keys.destination(id))
-    return int(state.get("cursor", 0)), {"destination": state, "window": broker.access.hash(broker.keys.window(id))}
+    keys = (broker.keys.destination(id), broker.keys.window(id))
+    state, window = broker.access.at_once(*(("HGETALL", key) for key in keys))
+    return int(state.get("cursor", 0)), {"destination": state, "window": window}
 
 
 def _at(broker: Broker) -> int:
@@ -111,17 +112,22 @@ def _at(broker: Broker) -> int:
 
 
 def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
-    ack, intent = broker.access.hash(broker.keys.ack(id)), broker.access.hash(broker.keys.intent(id))
-    acked = broker.access.scanned(broker.keys.acked(id))
-    index = broker.access.scanned(broker.keys.index(id))
-    # Read after the index: staged records are numbered in it already, and would be numbered again.
-    unsealed = broker.micro_batches.unsealed()
-    stage = unsealed.stages.get(Node.source(id)) if unsealed else None
-    if unsealed is not None and stage is not None:
-        for piece, first in zip(unsealed.slices[id], stage.first_index or ()):
-            index[piece.partition] = str(min(first, int(index.get(piece.partition, first))))
-    hashes = {"ack": ack, "intent": intent, "acked": acked, "index": index, "totals": _totals(broker)}
-    return int(ack.get("m", 0)), hashes
+    keys = broker.keys
+    while True:
+        ack, intent = broker.access.at_once(("HGETALL", keys.ack(id)), ("HGETALL", keys.intent(id)))
+        acked = broker.access.scanned(keys.acked(id))
+        counted = broker.access.scanned(keys.index(id))
+        # Read after the index: staged records are numbered in it already, and would be numbered again.
+        unsealed = broker.micro_batches.unsealed()
+        stage = unsealed.stages.get(Node.source(id)) if unsealed else None
+        index = dict(counted)
+        if unsealed is not None and stage is not None:
+            for piece, first in zip(unsealed.slices[id], stage.first_index or ()):
+                index[piece.partition] = str(min(first, int(index.get(piece.partition, first))))
+        hashes = {"ack": ack, "intent": intent, "acked": acked, "index": index, "totals": _totals(broker)}
+        # Redis may have forgotten something between two of these: then they are not of one moment.
+        if broker.access.hash(keys.ack(id)) == ack and broker.access.scanned(keys.index(id)) == counted:
+            return int(ack.get("m", 0)), hashes
 
 
 def _totals(broker: Broker) -> dict[str, str]:

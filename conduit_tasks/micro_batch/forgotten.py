@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from conduit_tasks.errors import StateLost
 from conduit_tasks.micro_batch.checkpoint import marked
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.spool.checkpoint import COLLECTED, Checkpoint, Mark, exceeds, tokens
+from conduit_tasks.spool.checkpoint import COLLECTED, Checkpoint, Known, Mark, exceeds, tokens
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
     before this is called, so that they are not ahead of Redis unless it has forgotten."""
     pipeline, broker, spool = context.pipeline, context.broker, context.spool
     nodes, gone = marked(pipeline), marks.get(COLLECTED)
-    for node, (number, words) in zip(nodes, _reached(context, nodes), strict=True):
-        if (mark := marks.get(node)) is not None and exceeds(mark, number, words, spool, pipeline.id):
-            if mark.claims > number:
-                return f"{node} was at micro-batch {mark.claims} (it says {number})"
-            return f"{node} had said {mark.words} words (it counts {words})"
-        if gone and number < gone.number and spool.sealed(pipeline.id, number + 1) is None:
-            return f"micro-batch {number + 1} was collected while {node} was out of the file"
+    for node, now in zip(nodes, _known(context, nodes), strict=True):
+        if (mark := marks.get(node)) is not None and exceeds(mark, now, spool, pipeline.id):
+            if mark.claims > now.number:
+                return f"{node} was at micro-batch {mark.claims} (it says {now.number})"
+            return f"{node} had said {mark.known.words} words (it counts {now.words})"
+        if gone and now.number < gone.number and spool.sealed(pipeline.id, now.number + 1) is None:
+            return f"micro-batch {now.number + 1} was collected while {node} was out of the file"
     last = broker.access.numbers("last")[0]
     # A number is given before its manifest is written; it is read twice, as another run may do both in between.
     if spool.sealed(pipeline.id, last + 1) is not None and broker.access.numbers("last")[0] == last:
@@ -99,16 +99,15 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
     return ""
 
 
-def _reached(context: Context, nodes: list[str]) -> list[tuple[int, int]]:
-    """Returns, per node, what Redis says a destination has confirmed, or a source was told or is about to be told; and
-    how many words of a destination were taken."""
+def _known(context: Context, nodes: list[str]) -> list[Known]:
+    """Returns what Redis knows of each node."""
     keys = context.broker.keys
     commands: list[tuple[str, ...]] = []
     for node in map(Node, nodes):
         if node.kind == "destinations":
-            commands.append(("HMGET", keys.destination(node.id), "cursor", "words"))
+            commands.append(("HMGET", keys.destination(node.id), "cursor", "words", "resent"))
         else:
             commands.append(("HMGET", keys.ack(node.id), "m", "to"))
     said = [[int(n or 0) for n in found] for found in context.broker.access.read(*commands)]
     destinations = [Node(node).kind == "destinations" for node in nodes]
-    return [(a, b) if kind else (max(a, b), 0) for kind, (a, b) in zip(destinations, said, strict=True)]
+    return [Known(*found) if kind else Known(max(found)) for kind, found in zip(destinations, said, strict=True)]

@@ -68,9 +68,9 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     Raises SpoolError if a manifest or a file that is still needed is missing or changed.
     """
     words = rebuild_destination.words([d.id for d in pipeline.destinations], broker)
-    marks = rebuild_destination.newest(pipeline, broker, Checkpoint(spool, pipeline.id).read())
+    before, there = Checkpoint(spool, pipeline.id).read(), tokens(spool, pipeline.id)
+    marks = rebuild_destination.newest(pipeline, broker, before, there)
     now = int(broker.access.now() * 1e6)
-    there = tokens(spool, pipeline.id)
     nodes = [*(d.node for d in pipeline.destinations), *(Node.ack(s.id) for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
     sealed = max([*there, *reached.values()], default=0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from conduit_tasks.spool.checkpoint import Mark, token_of
+from conduit_tasks.spool.checkpoint import Mark, covers, outlived, token_of, under_way
 from conduit_tasks.topology import Pipeline
 
 if TYPE_CHECKING:
@@ -29,17 +29,30 @@ LINEAGE = "lineage"
 words than a mark from after it, and means others."""
 
 
-def newest(pipeline: Pipeline, broker: Broker, marks: Mapping[str, Mark]) -> dict[str, Mark]:
-    """Returns the marks, with one made of what Redis says for each destination of which Redis has taken more words."""
+def newest(pipeline: Pipeline, broker: Broker, marks: Mapping[str, Mark], sealed: dict[int, int]) -> dict[str, Mark]:
+    """Returns the marks, with one made of what Redis says for each destination of which Redis knows more. `sealed`: as
+    in `checkpoint.covers`."""
     found, at = dict(marks), _sealed_at(broker)
     for d in pipeline.destinations:
-        state = broker.access.hash(broker.keys.destination(d.id))
-        mark = marks.get(d.node)
-        was = mark.hashes["destination"] if mark is not None else {}
-        if _number(state, "words") > _number(was, "words") and _number(state, LINEAGE) >= _number(was, LINEAGE):
-            hashes = {"destination": state, "window": broker.access.hash(broker.keys.window(d.id))}
-            found[d.node] = Mark(d.node, 0, at, _number(state, "cursor"), hashes)
+        keys = (broker.keys.destination(d.id), broker.keys.window(d.id))
+        state, window = broker.access.at_once(*(("HGETALL", key) for key in keys))
+        said = Mark(d.node, 0, at, _number(state, "cursor"), {"destination": state, "window": window})
+        if _knows_more(said, marks.get(d.node), sealed):
+            found[d.node] = said
     return found
+
+
+def _knows_more(said: Mark, mark: Mark | None, sealed: dict[int, int]) -> bool:
+    """Returns whether what Redis says of a destination goes beyond its mark: by more words; or if the mark is outlived,
+    and Redis knows what is left of it."""
+    if mark is None:
+        return said.known.words > 0
+    if _number(said.hashes["destination"], LINEAGE) < _number(mark.hashes["destination"], LINEAGE):
+        return False
+    if said.known.words > mark.known.words:
+        return True
+    left = covers(mark, sealed)
+    return outlived(mark, sealed) and said.number >= left and said.known.resent >= mark.known.resent
 
 
 def words(destinations: Iterable[str], broker: Broker) -> dict[str, int]:
@@ -61,9 +74,9 @@ def fields(mark: Mark | None, cursor: int, manifests: Mapping[int, SealedManifes
             out.pop("joined", None)
         # Ranges are valid only for the micro-batch that they were confirmed in.
         if cursor != mark.number or following is None or following.token > mark.at:
-            out = {name: value for name, value in out.items() if not _within(name)}
+            out = {name: value for name, value in out.items() if not under_way(name)}
         elif any(m not in manifests or manifests[m].token > mark.at for m in _grouped(out, cursor)):
-            out = {name: value for name, value in out.items() if not _within(name) or name in _FRONT}
+            out = {name: value for name, value in out.items() if not under_way(name) or name in _FRONT}
     return {**out, "cursor": str(cursor), LINEAGE: str(at)}
 
 
@@ -77,11 +90,6 @@ def _sealed_at(broker: Broker) -> int:
 def _grouped(state: Fields, cursor: int) -> range:
     """Returns the micro-batches of a destination's group that are not behind its cursor yet."""
     return range(cursor + 2, int(state.get("group", "-0").rpartition("-")[2]) + 1)
-
-
-def _within(name: str) -> bool:
-    """Returns whether a field of a destination is about a micro-batch that is under way."""
-    return name in {"ranges", "merged", "group"} or name.startswith(("divided", "shard:"))
 
 
 def _number(state: Mapping[str, str], name: str) -> int:

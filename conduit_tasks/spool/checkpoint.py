@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -31,6 +32,20 @@ GONE = "gone"
 
 COLLECTED = "collected"
 """Node of the mark that is written before files are removed. It has no lease: its token is the micro-batch itself."""
+
+
+class Known(NamedTuple):
+    """What is known of a node: the micro-batch up to which a destination has confirmed, or a source was told or is
+    about to be told; and how many words of a destination were taken, `resent` of them on what was sent again."""
+
+    number: int
+    words: int = 0
+    resent: int = 0
+
+
+def under_way(name: str) -> bool:
+    """Returns whether a field of a destination's hash is about a micro-batch that is under way."""
+    return name in {"ranges", "merged", "group"} or name.startswith(("divided", "shard:"))
 
 
 @dataclass(frozen=True)
@@ -59,9 +74,18 @@ class Mark:
         return GONE in self.hashes
 
     @property
-    def words(self) -> int:
-        """Number of words of the destination that the broker had taken; 0 in a mark of an older version."""
-        return int(self.hashes.get("destination", {}).get("words", 0))
+    def through(self) -> int:
+        """Last micro-batch of which it tells something: of a destination, also one that is under way."""
+        of = self.hashes.get("destination", {})
+        if (group := of.get("group")) is not None:
+            return max(self.claims, int(group.rpartition("-")[2]))
+        return self.claims + any(value and under_way(name) for name, value in of.items())
+
+    @property
+    def known(self) -> Known:
+        """What Redis knew of the node when it was written; without words in a mark of an older version."""
+        of = self.hashes.get("destination", {})
+        return Known(self.claims, int(of.get("words", 0)), int(of.get("resent", 0)))
 
 
 SEALED = "sealed"
@@ -162,14 +186,24 @@ def _before(mark: Mark, sealed: dict[int, int]) -> list[int]:
     return [m - 1 for m, token in sealed.items() if m <= mark.claims and token > mark.at]
 
 
-def exceeds(mark: Mark, number: int, words: int, spool: Spool, pipeline: str) -> bool:
-    """Returns whether a mark counts more than `words`, or its claim is valid beyond micro-batch `number`: a Redis that
-    knows only those has forgotten. A redrive or a replay moves no cursor, and counts all the same."""
-    if mark.words > words:
-        return True
-    if mark.claims <= number:
+def outlived(mark: Mark, sealed: dict[int, int]) -> bool:
+    """Returns whether a micro-batch that the mark tells of was sealed after it: the mark came when Redis had forgotten
+    that micro-batch, and others had gone on without it. `sealed`: as in `covers`."""
+    return any(token > mark.at for m, token in sealed.items() if m <= mark.through)
+
+
+def exceeds(mark: Mark, now: Known, spool: Spool, pipeline: str) -> bool:
+    """Returns whether a mark tells of more than Redis does `now`, so that Redis has forgotten that. Its claim is valid
+    beyond what Redis says, or it counts more words (a redrive or a replay moves no cursor). If it is outlived, what it
+    alone knows of live records comes again anyway, so that only words on what was sent again count."""
+    was = mark.known
+    if was.number > now.number:
+        there = tokens(spool, pipeline, range(now.number + 1, was.number + 1))
+        if trusted(mark, there) > now.number:
+            return True
+    if was.words <= now.words:
         return False
-    return trusted(mark, tokens(spool, pipeline, range(number + 1, mark.claims + 1))) > number
+    return was.resent > now.resent or not outlived(mark, tokens(spool, pipeline))
 
 
 def tokens(spool: Spool, pipeline: str, numbers: Iterable[int] | None = None) -> dict[int, int]:

@@ -257,14 +257,14 @@ def test_a_mark_of_an_older_version_that_counts_no_words_is_read(
         mark = json.loads(path.read_text())
         assert mark["hashes"]["destination"].pop("words")
         path.write_text(json.dumps(mark))
-        assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].words == 0
+        assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].known.words == 0
     # When more is delivered, then nothing seems forgotten, and from now on it is counted
     source.put(("A", ""))
     drive()
     assert delivered(quick, "A") == [0, 1]
     assert "Redis has forgotten" not in caplog.text
     with opened("p", "r") as context:
-        assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].words
+        assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].known.words
 
 
 def waiting(home: Path) -> Source:

@@ -15,7 +15,7 @@ from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.spool.checkpoint import Checkpoint
+from conduit_tasks.spool.checkpoint import Checkpoint, tokens
 from tests.faults.forgetful import Forgetful, broker
 from tests.faults.parts import drive
 from tests.faults.test_forgotten_again import IN, failing, joined, redrive, waiting
@@ -112,13 +112,14 @@ def test_a_copy_of_redis_from_before_a_rebuild_says_less_than_a_mark_from_after_
     drive()
     with opened("p", "look") as context:
         key, marks = context.broker.keys.destination("a"), Checkpoint(context.spool, "p").read()
+        there = tokens(context.spool, "p")
         # When Redis counts more words, it is believed
         context.broker.redis.hincrby(key, "words", 100)
-        believed = rebuild_destination.newest(context.pipeline, context.broker, marks)["destinations.a"]
-        assert believed.words == marks["destinations.a"].words + 100
+        believed = rebuild_destination.newest(context.pipeline, context.broker, marks, there)["destinations.a"]
+        assert believed.known.words == marks["destinations.a"].known.words + 100
         # But not if they are from before the rebuild
         context.broker.redis.hdel(key, rebuild_destination.LINEAGE)
-        assert rebuild_destination.newest(context.pipeline, context.broker, marks) == marks
+        assert rebuild_destination.newest(context.pipeline, context.broker, marks, there) == marks
 
 
 def test_a_mark_that_falls_due_while_one_is_written_is_left_out(quick: Path, broker: Forgetful) -> None:

@@ -137,9 +137,10 @@ local function sample(series, node, figures, now)
 end
 
 -- Takes a destination's word, with its own state if that says one. `words` counts them: a mark in the spool that counts more
--- shows that Redis has forgotten some (X7).
-local function take(destination, state)
+-- shows that Redis has forgotten some (X7). `resent` counts those on what was sent again by a redrive or a replay.
+local function take(destination, state, resent)
   redis.call('HINCRBY', destination, 'words', 1)
+  if resent then redis.call('HINCRBY', destination, 'resent', 1) end
   if state ~= '' then redis.call('HSET', destination, 'state', state) end
 end
 

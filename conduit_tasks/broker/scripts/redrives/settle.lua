@@ -4,7 +4,7 @@
 -- another, of this epoch. Positions are <m>-<seq>-<ord>.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   state (JSON), words, counters
+-- @key destination  hash   state (JSON), words, resent, counters
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @key redrive      hash   see `claim`
@@ -28,7 +28,7 @@ new_letters(K.dead, A.letters)
 for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
 for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
 count(K.destination, A.counts)
-take(K.destination, A.state)
+take(K.destination, A.state, true)
 redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
 progressed(K.lease)
 return taken(K.pipeline, K.destination)

@@ -2,7 +2,7 @@
 -- destination's own state, which replay and live deliveries share, moves in this one step.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   state (JSON), words, counters
+-- @key destination  hash   state (JSON), words, resent, counters
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @key redrive      hash   see `claim`: the letters of records that are replayed
@@ -35,6 +35,6 @@ end
 new_letters(K.dead, A.letters)
 count(K.destination, A.counts)
 redis.call('HSET', K.destination, 'confirmed_at', now)
-take(K.destination, A.state)
+take(K.destination, A.state, true)
 progressed(K.lease)
 return taken(K.pipeline, K.destination)
