@@ -296,6 +296,8 @@ class BatchDestination(_Writers, Listener, Owner):
     delivered in a new process."""
     chunk: ClassVar[int] = 50_000
     """Rows per write."""
+    tidies: bool = False
+    """Whether what an earlier attempt wrote and nobody confirmed is removed by `tidy`, not by `open(state)` alone."""
     quarantine: bool = False
     """Whether a record that does not fit the table (DoesNotFit) is set aside: a dead letter that the nack window does
     not count (ADR 36)."""
@@ -339,6 +341,11 @@ class BatchDestination(_Writers, Listener, Owner):
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Goes back to `state` (see above). Raises Unavailable (may recover) or ConfigError."""
+
+    def tidy(self, rows: Rows) -> None:
+        """Removes what earlier attempts wrote of a micro-batch and `Rows.pending` covers; there are no rows here.
+        Called after `open`, before anything of the micro-batch is confirmed: a record may be a dead letter afterwards,
+        and what was written of it would stay. Raises Unavailable."""
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Writes the rows; returns the new state. Raises Refused (the fault is in the rows) or Unavailable (it is

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from conduit_tasks.connectors.base import BatchDestination, Outcome
 from conduit_tasks.connectors.outcome import clip
@@ -36,12 +37,13 @@ from conduit_tasks.errors import DoesNotFit, PipelineStopped, Refused, Unavailab
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
-from conduit_tasks.record.schema import to_records
+from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Delivery
 
 log = logging.getLogger(__name__)
 
+NO_ROWS = pa.RecordBatch.from_pylist([], schema=SPOOL_SCHEMA)
 BURIED = 1_000
 """Limit of dead letters in one confirm."""
 
@@ -89,6 +91,7 @@ class BatchWise:
         if self._options.rate_limit:
             size = max(1, min(size, int(self._options.rate_limit)))
         try:
+            self._tidy()
             for chunk in chunks(self._reading.batches(), size, settings().batch_bytes):
                 self._deliver(chunk)
             if not self._order.confirmed:
@@ -100,6 +103,26 @@ class BatchWise:
         finally:
             self._destination.close()
         return self._committer.report(time.monotonic() - began)
+
+    def _tidy(self) -> None:
+        """Has the destination remove what earlier attempts wrote and nobody confirmed, before records of it become dead
+        letters. If the target does not answer, each write asks again."""
+        work = self._work
+        if not self._destination.tidies or not work.seal or work.epoch:
+            return
+        rows = Rows(NO_ROWS, work.origins, work.micro_batch, seal=work.seal, pending=self._order.pending)
+        try:
+            self._may_send()
+            limit = self._options.bulk_timeout
+            self._watchdog.expect(limit, f"what was not confirmed to be removed (delivery.timeout {limit:g} s)")
+            self._destination.open(self._state)
+            self._reopen = False
+            self._destination.tidy(rows)
+        except Unavailable as error:
+            self._reopen = True
+            log.warning("%s: what was written and not confirmed is removed later: %s", work.node, error)
+        finally:
+            self._watchdog.alive()
 
     def _deliver(self, chunk: Chunk) -> None:
         """Runs one chunk through the destination's processors, if it has any, and writes it."""
@@ -221,6 +244,8 @@ class BatchWise:
                 self._destination.open(self._state)
             except (Unavailable, PipelineStopped) as error:
                 log.warning("%s is undone when it is opened next: %s", self._work.node, error)
+            else:
+                self._reopen = self._torn = False
 
     def _may_send(self) -> None:
         self._renewer.check()
@@ -325,6 +350,9 @@ class BatchWise:
         self._tell(self._order.nacks(list(nacks.items()), through, acks))
 
     def _tell(self, flush: Flush, state: dict[str, object] | None = None) -> None:
+        if self._destination.tidies:
+            # What is confirmed as a dead letter looks like what is confirmed as written.
+            self._undo()
         told = self._committer.tell(flush, state)
         self._watchdog.alive()
         self._order.told(flush, told.accepted, told.settled.ranges)

@@ -94,8 +94,8 @@ def _compare(before: Mark | None, now: Mark, spool: Spool, pipeline: str) -> Non
     if before is not None and exceeds(before, now.known, spool, pipeline):
         raise StateLost(
             f"Redis has forgotten how far {now.node} of pipeline {pipeline} was (it says {now.claims}, the mark in the "
-            f"spool {before.claims}; {now.known.words} words of it, the mark {before.known.words}); the next run brings "
-            "its state back"
+            f"spool {before.claims}; {now.known.words} words of it, the mark {before.known.words}); the next run "
+            "brings its state back"
         )
 
 

@@ -372,6 +372,7 @@ def test_many_files_hold_the_lines_of_a_write_each(home: Path, format: str) -> N
     if format == "payload":
         with pytest.raises(Refused, match="two lines"):
             out.write(rows(b"one", b"two\nlines"))
+    (home / "out/.part-0000000009.jsonl.tmp").write_text("torn")
     out.open(kept)
     out.close()
     found = sorted((home / "out").glob("*.jsonl"))

@@ -106,7 +106,7 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, str], list[int]], Sequence[tu
         "s3",
         'bucket: shards, prefix: "NUMBER/", format: payload, records-per-object: "PIECE", MOTO',
         in_s3,
-        [(S3Destination, "_tidy"), (S3Destination, "_remove"), (S3Destination, "_put")],
+        [(S3Destination, "tidy"), (S3Destination, "_remove"), (S3Destination, "_put")],
     ),
     "delta": ("delta", 'path: t, rows-per-commit: "PIECE"', in_delta, [(DeltaDestination, "_commit")]),
     "iceberg": (

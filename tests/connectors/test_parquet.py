@@ -254,21 +254,41 @@ def test_two_destinations_share_a_folder_and_two_writers_of_one_do_not(home: Pat
 
 
 @pytest.mark.proves("C10")
-def test_destinations_whose_names_are_one_name_never_take_each_others_files_away(home: Path) -> None:
-    """Given destination `b.c` of `a`, and `c` of `a.b`, which share a folder, then the second one keeps what the first
-    one wrote, and the first one stops instead of removing what the second one did."""
-    one, other = destination(), destination()
+@pytest.mark.parametrize("other", [("a.b", "c"), ("a", "b:c"), ("a" * 128, "b" * 128)])
+def test_destinations_whose_ids_look_alike_share_a_folder_and_take_nothing_away(
+    home: Path, other: tuple[str, str]
+) -> None:
+    """Given destination `b.c` of `a`, and others whose names would be the same, or too long for a file's name."""
+    states: list[Any] = [None, None]
+    for n in range(3):
+        for number, (pipeline, connector) in enumerate([("a", "b.c"), other]):
+            one = destination()
+            one.pipeline, one.connector = pipeline, connector
+            one.open(states[number])
+            states[number] = one.write(rows({"n": 10 * n + number}))
+            one.write(rows({"n": -1}))
+            one.close()
+    for number, (pipeline, connector) in enumerate([("a", "b.c"), other]):
+        one = destination()
+        one.pipeline, one.connector = pipeline, connector
+        one.open(states[number])
+        one.close()
+    assert sorted(row["n"] for row in written(home)) == [0, 1, 10, 11, 20, 21]
+
+
+def test_a_name_of_an_older_version_stays(home: Path) -> None:
+    """Given files of destination `b.c` of `a` under the name that an older version gave them."""
+    (home / "out").mkdir()
+    told = {"n": 2, "files": ["a.b.c-0000000002.parquet"], "owner": "o", "confirmed": True, "by": "a/b.c"}
+    (home / "out/.a.b.c.conduit").write_bytes(orjson.dumps(told))
+    for n in (1, 2):
+        pq.write_table(pa.table({"n": [n]}), home / f"out/a.b.c-000000000{n}.parquet")
+    one = destination()
     one.pipeline, one.connector = "a", "b.c"
-    other.pipeline, other.connector = "a.b", "c"
-    one.open(None)
-    state = one.write(rows({"n": 1}))
+    one.open({"n": 1, "owner": "o"})
+    one.write(rows({"n": 3}))
     one.close()
-    other.open(None)
-    other.write(rows({"n": 2}))
-    other.close()
-    with pytest.raises(ConfigError, match=r"were written by a\.b/c since; give each destination a folder of its own"):
-        one.open(state)
-    assert sorted(row["n"] for row in written(home)) == [1, 2]
+    assert sorted(row["n"] for row in written(home)) == [1, 3]
 
 
 @pytest.mark.proves("C10")

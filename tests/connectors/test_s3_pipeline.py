@@ -64,7 +64,7 @@ pipelines:
           format: json
 """
 OPERATIONS: list[tuple[type, str]] = [
-    (S3Destination, "_tidy"),
+    (S3Destination, "tidy"),
     (S3Destination, "_remove"),
     (S3Destination, "_put"),
     (Deliveries, "confirm"),

@@ -55,7 +55,7 @@ There = Callable[[], list[list[int]]]
 def writer(kind: str, home: Path, moto: MotoServer) -> tuple[Writer, There]:
     """Makes the destination of a shard, open; and what is there: the numbers, file by file."""
 
-    def opened(shard: ShardName | None, state: Any = None, **settings: str) -> BatchDestination:
+    def opened(shard: ShardName | None, state: Any = None, connector: str = "to", **settings: str) -> BatchDestination:
         made: BatchDestination
         if kind == "s3":
             made = S3Destination(
@@ -64,7 +64,7 @@ def writer(kind: str, home: Path, moto: MotoServer) -> tuple[Writer, There]:
         else:
             form = {"format": "parquet"} if kind == "parquet" else {"format": "payload", "files": "many"}
             made = FileDestination({"path": "out", **form, **settings})
-        made.pipeline, made.connector, made.shard = "p", "to", shard
+        made.pipeline, made.connector, made.shard = "p", connector, shard
         made.open(state)
         return made
 
@@ -258,6 +258,69 @@ def test_files_in_order_of_names_are_in_the_order_of_their_micro_batches_whoever
             state = one.write(written if which else replace(written, seqs=None)) or state
             one.close()
     assert there() == [[10], [20], [21], [30], [31]]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "lines"])
+def test_files_of_one_task_that_finishes_what_several_began_are_behind_theirs(
+    home: Path, moto: MotoServer, kind: str
+) -> None:
+    opened, there = writer(kind, home, moto)
+    for number in range(2):
+        one = opened(shard(number, 2))
+        one.write(rows(number))
+        one.close()
+    alone = opened(None)
+    alone.write(replace(rows(2, through=1), seqs=None))
+    alone.close()
+    assert there() == [[0], [1], [2]]
+
+
+@pytest.mark.proves("C10", "I4")
+@pytest.mark.parametrize("kind", ["parquet", "lines"])
+def test_a_task_that_stands_still_is_waited_for_whoever_delivers_its_micro_batch_by_then(
+    home: Path, moto: MotoServer, kind: str
+) -> None:
+    opened, _ = writer(kind, home, moto)
+    still = opened(shard(2))
+    for other in (None, shard(0, 2), shard(1, 2)):
+        with pytest.raises(Unavailable, match="another process"):
+            opened(other)
+    beside = opened(shard(0))
+    beside.close()
+    still.close()
+    opened(None).close()
+
+
+def test_a_micro_batch_that_comes_again_finds_what_a_later_one_left_there(home: Path, moto: MotoServer) -> None:
+    """Given a shard that has written three micro-batches, of which Redis has forgotten the last two."""
+    opened, there = writer("lines", home, moto)
+    one = opened(shard(0))
+    for micro_batch in (1, 2, 3):
+        one.write(rows(0, 3, micro_batch=micro_batch))
+    one.close()
+    for micro_batch in (2, 3):
+        again = opened(shard(0, 2))
+        again.write(rows(0, micro_batch=micro_batch))
+        again.write(rows(3, through=2, micro_batch=micro_batch))
+        again.close()
+        again = opened(shard(0))
+        again.write(rows(0, 3, micro_batch=micro_batch))
+        again.close()
+    assert there() == [[0, 3], [0, 3], [0, 3]]
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("kind", ["parquet", "lines"])
+def test_destinations_whose_ids_look_alike_take_nothing_from_each_other(
+    home: Path, moto: MotoServer, kind: str
+) -> None:
+    """Given shards of destinations `x:y` and `x_y` of one pipeline, which share a folder."""
+    opened, there = writer(kind, home, moto)
+    for seq, name in enumerate(("x:y", "x_y")):
+        one = opened(shard(0), connector=name)
+        one.write(rows(seq))
+        one.close()
+    assert sorted(there()) == [[0], [1]]
 
 
 def test_two_processes_do_not_write_the_same_shard_of_a_folder(home: Path, moto: MotoServer) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 FORMS = ("payload", "opencdc")
 """Forms of a row of a table, as `arrow_rows.FORMS`, which is not imported before there is something to write."""
 FILES = ("one", "many")
+OTHER = "other"
+"""Field of a state that keeps what was confirmed before `files` or `format` changed: if they change back, the writer
+goes on there, and takes back what it had written and nobody confirmed."""
 _SDK_FORMAT = "sdk.record.format"
 
 
@@ -74,12 +77,14 @@ class FileDestination(BatchDestination):
         self._by = options.words(self.settings, "partition-by")
         if self._by and (self.format != "parquet" or self.settings["rows"] != "payload"):
             raise ConfigError("file: option 'partition-by' needs format parquet with rows payload")
-        self._many = makes_files(self.settings)
+        self._many = self.tidies = makes_files(self.settings)
         if self._many:
             self.chunk = options.integer(self.settings, "rows-per-file", least=1)  # type: ignore[misc]  # its own
         self._writer: OneFile | WholeFolder | FolderShard | None = None
         self._of: ShardName | None = None
         """Shard that the writer is of."""
+        self._other: dict[str, Any] | None = None
+        """State of the files, if `files` or `format` has changed to one file; of that, if it has changed to files."""
 
     @classmethod
     def one_task(cls, settings: Mapping[str, str]) -> str:
@@ -104,7 +109,8 @@ class FileDestination(BatchDestination):
         if self._writer is None or self._of != self.shard:
             self.close()
             self._writer, self._of = self._made(), self.shard
-        self._writer.open(state)
+        own, self._other = _parted(state, self._many, self.settings["path"])
+        self._writer.open(own)
 
     def _made(self) -> OneFile | WholeFolder | FolderShard:
         def still_ours() -> None:
@@ -125,8 +131,15 @@ class FileDestination(BatchDestination):
         if isinstance(self._writer, OneFile):
             from conduit_tasks.connectors.file.lines import lines
 
-            return self._writer.write(lines(rows, self.format))
-        return self._writer.write(self._pieces(rows), rows)
+            state: dict[str, Any] | None = self._writer.write(lines(rows, self.format))
+        else:
+            state = self._writer.write(self._pieces(rows), rows)
+        return {**state, OTHER: self._other} if state is not None and self._other is not None else state
+
+    def tidy(self, rows: Rows) -> None:
+        """See BatchDestination. One file is cut back by `open`."""
+        if self._writer is not None and not isinstance(self._writer, OneFile):
+            self._writer.tidy(rows)
 
     def _pieces(self, rows: Rows) -> list[Piece]:
         """Returns the files of a write. Raises Refused, ConfigError."""
@@ -148,3 +161,18 @@ class FileDestination(BatchDestination):
 def makes_files(settings: Mapping[str, str]) -> bool:
     """Returns whether each write makes files of its own in the folder `path`."""
     return settings.get("format") == "parquet" or settings.get("files") == "many"
+
+
+def _parted(state: dict[str, Any] | None, many: bool, path: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Returns the state for the present writer, and that of the other one, if it is known."""
+    if state is None:
+        return None, None
+    said = {name: value for name, value in state.items() if name != OTHER}
+    other = state.get(OTHER)
+    if ("n" if many else "size") in said:
+        return said, other
+    if not {"n", "size"} & said.keys():
+        return said, None  # of another plugin
+    # What this writer had confirmed before, if anything; the state of another file says nothing of this one.
+    own = other if other is not None and (many or other.get("path") == path) else None
+    return said if own is None else own, said

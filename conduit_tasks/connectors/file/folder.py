@@ -1,16 +1,18 @@
 """Folder of files of one task, for a destination that makes new files at each write: files are named in a ledger before
 they exist, and what was not confirmed is removed.
 
-A write is one file, or one per partition: `[<field>=<value>/…]<name>-<seal>-<micro-batch>-<number of the write>.<end>`,
-and numbers only grow: in order of names, files are in the order of their micro-batches. The files of a write are named
-in a ledger (`.<name>.conduit`) before the first of them exists; `open` removes the files of a write that was not
-confirmed. Readers see whole files only: each is written under another name, fsynced and renamed.
+A write is one file, or one per partition: `[<field>=<value>/…]<name>-<seal>-<micro-batch>-s<number of the
+write>.<end>`, and numbers only grow. In order of names, files are in the order of their micro-batches, and behind those
+of shards (`folder_shards`) that one task has finished. What is sent again by itself has the number alone. The files of
+a write are named in a ledger (`.<name>.conduit`) before the first of them exists; `open` removes the files of a write
+that was not confirmed. Readers see whole files only: each is written under another name, fsynced and renamed.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -27,8 +29,10 @@ from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.spool.durable import make_folders, replace_file, sync_folder
 
-_NUMBER = re.compile(r"(?:-\d{16}-\d{10,})?-(\d{10})\.(?:parquet|jsonl)")
+_NUMBER = re.compile(r"-(?:\d{16}-\d{10,}-s)?(\d{10})\.(?:parquet|jsonl)")
 """Behind a destination's name in the name of a file of one task: the number of its write, in older ones alone."""
+LONGEST = 120
+"""Characters of a name before the places in it: a file's name has 255 bytes at most."""
 
 
 class Piece(NamedTuple):
@@ -65,7 +69,7 @@ class FileFolder:
     def __init__(self, folder: Path, by: str, end: str, still_ours: Callable[[], None]) -> None:
         self.folder, self.end, self.still_ours = folder, end, still_ours
         self._by = by
-        self.name = re.sub(r"[^A-Za-z0-9_.-]", "_", by.replace("/", ".", 1))
+        self.name = _name(folder, by)
         self._path = folder / f".{self.name}.conduit"
         self._lock: int | None = None
         self._ledger = Ledger(0, [])
@@ -90,7 +94,7 @@ class FileFolder:
     def _confirmed(self, state: dict[str, Any] | None) -> int:
         """Returns the number of the last confirmed write; sets the ledger for the next write, and removes the files of
         later ones."""
-        told, after = self._told(), None
+        told, after = _told(self._path), None
         if state is not None and "n" not in state:
             after, state = of_another(state), None
         if told is None:
@@ -114,20 +118,12 @@ class FileFolder:
             told = replace(told, owner=told.owner or secrets.token_hex(8))
         self._take_away(told, n)
         self._ledger = replace(told, by=self._by)
-        if self._ledger.owner != (before := self._told() or Ledger(0, [])).owner or told.confirmed != before.confirmed:
+        if (
+            self._ledger.owner != (before := _told(self._path) or Ledger(0, [])).owner
+            or told.confirmed != before.confirmed
+        ):
             self._keep(self._ledger)
         return n
-
-    def _told(self) -> Ledger | None:
-        try:
-            return Ledger(**orjson.loads(self._path.read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError):
-            raise ConfigError(
-                f"{self._path} is damaged: which files of {self.folder} are confirmed cannot be told. Remove it to "
-                "keep all that are there"
-            ) from None
 
     def _keep(self, ledger: Ledger) -> None:
         replace_file(self._path, orjson.dumps(asdict(ledger)))
@@ -142,8 +138,10 @@ class FileFolder:
                 self.remove(_aside(self.folder / name))
             return
         # The state is an older one (restored after a loss of Redis): everything behind it comes again.
-        for path in self.folder.rglob(f"{self.name}-*"):
-            found = _NUMBER.fullmatch(path.name.removeprefix(self.name))
+        for path in self.folder.rglob(f"*{self.name}-*"):
+            # What was not finished is beside it, as `.<name>.tmp`.
+            name = path.name.removeprefix(".").removesuffix(".tmp")
+            found = _NUMBER.fullmatch(name.removeprefix(self.name)) if name.startswith(self.name) else None
             if found and int(found[1]) > n:
                 self.remove(path)
 
@@ -156,7 +154,7 @@ class FileFolder:
     def write(self, pieces: Sequence[Piece], rows: Rows) -> dict[str, Any]:
         """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable."""
         n = self._n + 1
-        of = f"{rows.sealed}-" if rows.seal else ""
+        of = f"{rows.sealed}-s" if rows.seal else ""
         name = f"{self.name}-{of}{n:010d}.{self.end}"
         try:
             self.check_names([self.folder / piece.folder / name for piece in pieces])
@@ -203,6 +201,30 @@ class FileFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _name(folder: Path, by: str) -> str:
+    """Returns how the names of a destination's files begin, another one for each: an id that has other characters than
+    `A-Z a-z 0-9 _ -`, or is long, adds a digest, unless an older version has begun without."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", by.replace("/", ".", 1))
+    if re.fullmatch(r"[\w-]+(/[\w-]+)?", by, re.ASCII) and len(plain) <= LONGEST:
+        return plain
+    before = _told(folder / f".{plain}.conduit") if len(plain) <= LONGEST else None
+    if before is not None and before.by in (None, by):
+        return plain
+    return f"{plain[:LONGEST]}-{hashlib.sha256(by.encode()).hexdigest()[:12]}"
+
+
+def _told(path: Path) -> Ledger | None:
+    try:
+        return Ledger(**orjson.loads(path.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError):
+        raise ConfigError(
+            f"{path} is damaged: which files of {path.parent} are confirmed cannot be told. Remove it to keep all that "
+            "are there"
+        ) from None
 
 
 def _aside(path: Path) -> Path:

@@ -78,8 +78,21 @@ class Shards:
         return mine and not rows.confirmed(int(place[5]))
 
     def begin(self, sealed: str) -> None:
-        """Notes, durably, that this shard begins a micro-batch here."""
-        replace_file(self.marks / f"{self._shard}.json", orjson.dumps({"sealed": sealed}))
+        """Notes, durably, that this shard begins a micro-batch here; one that Redis has forgotten may come later."""
+        mark = self.marks / f"{self._shard}.json"
+        if not self._begun(mark, sealed):
+            replace_file(mark, orjson.dumps({"sealed": sealed}))
+
+    def wait(self) -> None:
+        """Raises BlockingIOError if a task still writes whose number none of the present tasks has: one that stands
+        still, and whose micro-batch is divided otherwise by now, or delivered by one task."""
+        for path in self.marks.glob("*.lock"):
+            if self._shard is None or int(path.stem) >= self._shard.count:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                finally:
+                    os.close(fd)
 
 
 class WholeFolder:
@@ -88,22 +101,29 @@ class WholeFolder:
 
     def __init__(self, parts: FileFolder) -> None:
         self._parts = parts
+        self._files = Shards(parts, None)
         self._tidied = ""
         """Micro-batch of which several tasks have left nothing."""
 
     def open(self, state: dict[str, Any] | None) -> None:
         """See FileFolder."""
         self._tidied = ""
+        with alone(self._parts.folder, self.close, self._parts.unavailable):
+            self._files.wait()
         self._parts.open(state)
 
-    def write(self, pieces: Sequence[Piece], rows: Rows) -> dict[str, Any]:
-        """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable."""
+    def tidy(self, rows: Rows) -> None:
+        """Removes what several tasks left of the micro-batch of these rows. Raises Unavailable."""
         if rows.seal and not rows.epoch and rows.sealed != self._tidied:
             try:
-                Shards(self._parts, None).tidy(rows)
+                self._files.tidy(rows)
             except OSError as error:
                 raise self._parts.unavailable(error) from error
             self._tidied = rows.sealed
+
+    def write(self, pieces: Sequence[Piece], rows: Rows) -> dict[str, Any]:
+        """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable."""
+        self.tidy(rows)
         return self._parts.write(pieces, rows)
 
     def close(self) -> None:
@@ -119,6 +139,8 @@ class FolderShard:
         self._lock: int | None = None
         self._tidied = ""
         """Micro-batch of which nothing is there that an earlier attempt wrote and nobody confirmed."""
+        self._begun = ""
+        """Micro-batch that is noted as begun."""
         self._torn: list[Path] = []
         """Files of a write that failed."""
 
@@ -138,11 +160,23 @@ class FolderShard:
             path = self._files.marks / f"{self._shard.number:02d}.lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._files.wait()
             # Invariant 4: as in FileFolder.open.
             self._parts.still_ours()
             for path in self._torn:
                 self._parts.remove(path)
             self._torn = []
+
+    def tidy(self, rows: Rows) -> None:
+        """Removes what was never confirmed of the micro-batch of these rows. Raises Unavailable, Fenced."""
+        if rows.sealed == self._tidied:
+            return
+        self._parts.still_ours()
+        try:
+            self._files.tidy(rows)
+        except OSError as error:
+            raise self._parts.unavailable(error) from error
+        self._tidied = rows.sealed
 
     def write(self, pieces: Sequence[Piece], rows: Rows) -> None:
         """Writes the pieces of these rows, durable on return. Raises Refused, Unavailable, Fenced."""
@@ -150,10 +184,10 @@ class FolderShard:
         folders = [self._parts.folder / piece.folder for piece in pieces]
         try:
             self._parts.check_names([folder / name for folder in folders])
-            if rows.sealed != self._tidied:
-                self._files.tidy(rows)
+            self.tidy(rows)
+            if rows.sealed != self._begun:
                 self._files.begin(rows.sealed)
-                self._tidied = rows.sealed
+                self._begun = rows.sealed
             self._parts.still_ours()
             self._torn = [folder / name for folder in folders]
             for folder, piece in zip(folders, pieces, strict=True):

@@ -19,6 +19,9 @@ from conduit_tasks.spool.durable import make_folders, sync_folder
 GUARD = 4096
 """Bytes before the confirmed end whose checksum tells whether the file is still the one that was written."""
 
+BLOCK = 64 << 10
+"""Bytes read at a time to find the end of a line."""
+
 
 class OneFile:
     """State: {"path", "size": bytes confirmed, "owner", "crc": CRC-32 of up to 4 KiB before `size`}. `open` cuts the
@@ -77,6 +80,9 @@ class OneFile:
             self._owner = kept.owner
             return kept.start
         if state is None:
+            if kept is not None and kept.by == self._me:
+                # It is not known what of ours was confirmed: all whole lines stay.
+                size = self._whole(size)
             self._owner = ledger.begin(path, theirs, size, self._me).owner
             return size
         confirmed = int(state["size"])
@@ -97,6 +103,16 @@ class OneFile:
             ledger.confirm(path, kept)
         self._owner = state["owner"]
         return confirmed
+
+    def _whole(self, size: int) -> int:
+        """Returns the end of the last whole line."""
+        assert self._fd is not None
+        while size:
+            block = os.pread(self._fd, min(size, BLOCK), size - min(size, BLOCK))
+            if (end := block.rfind(b"\n")) >= 0:
+                return size - len(block) + end + 1
+            size -= len(block)
+        return 0
 
     def _guard(self, size: int) -> int:
         """Returns the checksum of the bytes before the confirmed end, so that another file is not cut in place of

@@ -37,6 +37,7 @@ class S3Destination(BatchDestination):
     """
 
     effectively_once = True
+    tidies = True
 
     spec = Spec(
         "s3",
@@ -98,8 +99,10 @@ class S3Destination(BatchDestination):
             self._remove([self._torn])
             self._torn = ""
 
-    def _tidy(self, rows: Rows) -> None:
+    def tidy(self, rows: Rows) -> None:
         """Removes the objects of the rows' micro-batch that nobody confirmed. Raises Fenced, Unavailable."""
+        if rows.sealed == self._tidied:
+            return
         self.still_ours()
         prefix = f"{self._folder}{rows.sealed}-"
         with self._reaching():
@@ -140,8 +143,7 @@ class S3Destination(BatchDestination):
             # All of it is confirmed: nothing is to be removed, not even if this fails.
             self._put(key, data)
             return
-        if rows.sealed != self._tidied:
-            self._tidy(rows)
+        self.tidy(rows)
         self._torn = key
         self._put(key, data)
         self._torn = ""
