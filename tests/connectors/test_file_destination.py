@@ -383,10 +383,10 @@ def test_many_files_hold_the_lines_of_a_write_each(home: Path, format: str) -> N
 
 def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder_are_named(home: Path) -> None:
     (home / "out").mkdir()
-    with pytest.raises(ConfigError, match=r"out is a folder, .*set 'files: many'"):
+    with pytest.raises(Unavailable, match=r"out is a folder, .*set 'files: many'"):
         destination("out").open(None)
     (home / "lines").write_text("mine")
-    with pytest.raises(ConfigError, match=r"lines is a file, .*another 'path'"):
+    with pytest.raises(Unavailable, match=r"lines is a file, .*another 'path'"):
         FileDestination({"path": "lines", "files": "many"}).open(None)
     assert (home / "lines").read_text() == "mine"
 

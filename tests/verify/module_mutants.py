@@ -105,7 +105,7 @@ MODULES = [
     ),
     Mutant(
         "a forgotten fsync",
-        "connectors/file/destination.py",
+        "connectors/file/one_file.py",
         {"size)\n            os.fsync(self._fd)\n": "size)\n"},
         "power",
         begin=85,
@@ -127,7 +127,7 @@ MODULES = [
     ),
     Mutant(
         "a forgotten cut",
-        "connectors/file/destination.py",
+        "connectors/file/one_file.py",
         {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
         "torn",
     ),

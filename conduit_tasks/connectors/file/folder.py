@@ -79,7 +79,7 @@ class FileFolder:
         """Removes files that were not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
         self.close()
         if self.folder.exists() and not self.folder.is_dir():
-            raise ConfigError(
+            raise Unavailable(
                 f"{self.folder} is a file, and this destination makes files in a folder: give it another 'path', or "
                 "move the file away"
             )

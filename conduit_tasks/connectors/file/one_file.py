@@ -43,7 +43,7 @@ class OneFile:
         self.close()
         path = self._path
         if path.is_dir():
-            raise ConfigError(
+            raise Unavailable(
                 f"{path} is a folder, and lines go to a file: name one in 'path', or set 'files: many', which makes "
                 "files in the folder"
             )

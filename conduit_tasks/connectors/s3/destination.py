@@ -101,8 +101,6 @@ class S3Destination(BatchDestination):
 
     def tidy(self, rows: Rows) -> None:
         """Removes the objects of the rows' micro-batch that nobody confirmed. Raises Fenced, Unavailable."""
-        if rows.sealed == self._tidied:
-            return
         self.still_ours()
         prefix = f"{self._folder}{rows.sealed}-"
         with self._reaching():
@@ -143,7 +141,8 @@ class S3Destination(BatchDestination):
             # All of it is confirmed: nothing is to be removed, not even if this fails.
             self._put(key, data)
             return
-        self.tidy(rows)
+        if rows.sealed != self._tidied:
+            self.tidy(rows)
         self._torn = key
         self._put(key, data)
         self._torn = ""
