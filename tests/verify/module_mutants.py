@@ -179,7 +179,7 @@ MODULES = [
         "resend/replay.py",
         {"RangeSet(())).count == portion.total": "RangeSet(())).count > 0"},
         "resend",
-        begin=724,
+        begin=2180,
     ),
     Mutant(
         "end of a replay without a look at its portions",
@@ -190,6 +190,6 @@ MODULES = [
             )
         },
         "resend",
-        begin=1266,
+        begin=538,
     ),
 ]
