@@ -128,9 +128,10 @@ class Lasting:
             at, said = self._over[one.id, task]
             if at - two.began > PATIENCE:
                 self.found.broken(f"{one.id}/{task} goes on for {at - two.began:.1f} s after {two.id} has begun")
-            # A node that was ready only after its successor, or ended before that was ready, has nothing to hand over.
+            # A node that was ready only after its successor, or ended before that was ready, has nothing to hand over;
+            # nor has one that was busy until its successor had lasted as long as that may.
             ready = [self._ready.get((run.id, task), math.inf) for run in (one, two)]
-            met = ready[0] < ready[1] < at
+            met = ready[0] < ready[1] < at <= self._over[two.id, task][0]
             if met and Node(task).kind != "acks" and not gives_way(said):
                 self.found.broken(f"{one.id}/{task} ends though it is not taken over from: {said}")
             elif Node(task).kind == "acks" and said != "acked":
