@@ -57,18 +57,19 @@ class Access:
                 batch.execute_command(*command)
             return list(batch.execute())
 
-    def at_once(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Runs several reading commands as one: what they find is of one moment."""
-        with reaching(self.redis):
-            batch: Any = self.redis.pipeline(transaction=True)
-            for command in commands:
-                batch.execute_command(*command)
-            return list(batch.execute())
-
     def hash(self, key: str) -> dict[str, str]:
         """Returns a whole hash; {} if there is none."""
         with reaching(self.redis):
             return dict(self.redis.hgetall(key))  # type: ignore[arg-type]  # typed for both sync and async
+
+    def destination(self, id: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns the hashes of a destination and of its nack window, between which no word was taken and none was
+        forgotten. Without a transaction, whose commands a Redis that is full refuses, reading ones too."""
+        while True:
+            state = self.hash(self.keys.destination(id))
+            window = self.hash(self.keys.window(id))
+            if self.field(self.keys.destination(id), "words") == state.get("words"):
+                return state, window
 
     def scanned(self, key: str) -> dict[str, str]:
         """Returns a hash that may be large, read in portions so that no other pipeline waits for it.

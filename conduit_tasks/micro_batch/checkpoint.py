@@ -100,8 +100,7 @@ def _compare(before: Mark | None, now: Mark, spool: Spool, pipeline: str) -> Non
 
 
 def _destination(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
-    keys = (broker.keys.destination(id), broker.keys.window(id))
-    state, window = broker.access.at_once(*(("HGETALL", key) for key in keys))
+    state, window = broker.access.destination(id)
     return int(state.get("cursor", 0)), {"destination": state, "window": window}
 
 
@@ -114,7 +113,7 @@ def _at(broker: Broker) -> int:
 def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
     keys = broker.keys
     while True:
-        ack, intent = broker.access.at_once(("HGETALL", keys.ack(id)), ("HGETALL", keys.intent(id)))
+        ack, intent = broker.access.hash(keys.ack(id)), broker.access.hash(keys.intent(id))
         acked = broker.access.scanned(keys.acked(id))
         counted = broker.access.scanned(keys.index(id))
         # Read after the index: staged records are numbered in it already, and would be numbered again.

@@ -34,8 +34,7 @@ def newest(pipeline: Pipeline, broker: Broker, marks: Mapping[str, Mark], sealed
     in `checkpoint.covers`."""
     found, at = dict(marks), _sealed_at(broker)
     for d in pipeline.destinations:
-        keys = (broker.keys.destination(d.id), broker.keys.window(d.id))
-        state, window = broker.access.at_once(*(("HGETALL", key) for key in keys))
+        state, window = broker.access.destination(d.id)
         said = Mark(d.node, 0, at, _number(state, "cursor"), {"destination": state, "window": window})
         if _knows_more(said, marks.get(d.node), sealed):
             found[d.node] = said

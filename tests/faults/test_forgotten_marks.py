@@ -56,7 +56,7 @@ def test_a_mark_is_of_one_moment_if_redis_forgets_while_it_is_read(
 
         # When Redis goes back there after one of the readings that a mark is put together of
         with monkeypatch.context() as patch:
-            for name in {"hash", "scanned", "at_once"} & vars(Access).keys():
+            for name in ("hash", "scanned", "field"):
                 patch.setattr(Access, name, forgetting(getattr(Access, name)))
             with suppress(StateLost):
                 Marker(context, node, before.token + 1).mark()
