@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -353,42 +352,6 @@ def test_a_writer_killed_in_mid_write_leaves_no_trace_after_the_next_open(home: 
 def test_settings_that_cannot_work_are_refused(settings: Callable[[], dict[str, str]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FileDestination(settings())
-
-
-@pytest.mark.parametrize("format", ["payload", "opencdc"])
-def test_many_files_hold_the_lines_of_a_write_each(home: Path, format: str) -> None:
-    """Given `files: many`, then each write has a file of its own, whole or not at all, with the lines that one file
-    would have, and those that were not confirmed are removed."""
-    settings = {"path": "out", "format": format, "files": "many"}
-    out, one = FileDestination(settings), destination("one.jsonl", format)
-    out.open(None)
-    one.open(None)
-    for to in (out, one):
-        to.write(rows({"a": "x\ny"}, {"b": 2}))
-    kept = out.write(rows({"c": 3}))
-    for n in range(2):
-        out.write(replace(rows({"d": n}), seal=1_764_000_000_000_000, micro_batch=n))
-    one.close()
-    if format == "payload":
-        with pytest.raises(Refused, match="two lines"):
-            out.write(rows(b"one", b"two\nlines"))
-    (home / "out/.part-0000000009.jsonl.tmp").write_text("torn")
-    out.open(kept)
-    out.close()
-    found = sorted((home / "out").glob("*.jsonl"))
-    assert [len(path.read_text().splitlines()) for path in found] == [2, 1]
-    assert found[0].read_bytes() == (home / "one.jsonl").read_bytes()
-    assert not list((home / "out").glob("*.tmp"))
-
-
-def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder_are_named(home: Path) -> None:
-    (home / "out").mkdir()
-    with pytest.raises(Unavailable, match=r"out is a folder, .*set 'files: many'"):
-        destination("out").open(None)
-    (home / "lines").write_text("mine")
-    with pytest.raises(Unavailable, match=r"lines is a file, .*another 'path'"):
-        FileDestination({"path": "lines", "files": "many"}).open(None)
-    assert (home / "lines").read_text() == "mine"
 
 
 def test_a_path_that_cannot_be_written_may_recover(home: Path) -> None:

@@ -1,104 +1,91 @@
-"""Many small files cost as many looks, and not as many of everything else."""
+"""A folder of files of one task: a file for each write, and names that no two destinations share (ADR 49)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.file.connector import FileSource
-from conduit_tasks.micro_batch import row_batches
-from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.row_pass import RowPass
-from conduit_tasks.record.batches import gathered
-from conduit_tasks.record.schema import SPOOL_SCHEMA, read_batch
-from tests.micro_batch.harness import lines, run_until_quiet, write_pipeline
-from tests.micro_batch.test_missing import PIPELINE
-
-FILES = 400
+from conduit_tasks.connectors.file.connector import FileDestination
+from conduit_tasks.errors import Refused, Unavailable
+from tests.connectors import test_parquet as parquet
+from tests.connectors.test_file_destination import destination, rows
 
 
-@pytest.fixture
-def many(home: Path) -> Path:
-    (home / "data").mkdir()
-    for n in range(FILES):
-        (home / f"data/f{n:05d}.jsonl").write_text(f'{{"n": {n}}}\n' * 3)
-    return home
+@pytest.mark.parametrize("format", ["payload", "opencdc"])
+def test_many_files_hold_the_lines_of_a_write_each(home: Path, format: str) -> None:
+    """Given `files: many`, then each write has a file of its own, whole or not at all, with the lines that one file
+    would have, and those that were not confirmed are removed."""
+    settings = {"path": "out", "format": format, "files": "many"}
+    out, one = FileDestination(settings), destination("one.jsonl", format)
+    out.open(None)
+    one.open(None)
+    for to in (out, one):
+        to.write(rows({"a": "x\ny"}, {"b": 2}))
+    kept = out.write(rows({"c": 3}))
+    for n in range(2):
+        out.write(replace(rows({"d": n}), seal=1_764_000_000_000_000, micro_batch=n))
+    one.close()
+    if format == "payload":
+        with pytest.raises(Refused, match="two lines"):
+            out.write(rows(b"one", b"two\nlines"))
+    (home / "out/.part-0000000009.jsonl.tmp").write_text("torn")
+    out.open(kept)
+    out.close()
+    found = sorted((home / "out").glob("*.jsonl"))
+    assert [len(path.read_text().splitlines()) for path in found] == [2, 1]
+    assert found[0].read_bytes() == (home / "one.jsonl").read_bytes()
+    assert not list((home / "out").glob("*.tmp"))
 
 
-def test_a_look_at_a_folder_asks_the_disk_a_few_times_for_each_file(
-    many: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder_are_named(home: Path) -> None:
+    (home / "out").mkdir()
+    with pytest.raises(Unavailable, match=r"out is a folder, .*set 'files: many'"):
+        destination("out").open(None)
+    (home / "lines").write_text("mine")
+    with pytest.raises(Unavailable, match=r"lines is a file, .*another 'path'"):
+        FileDestination({"path": "lines", "files": "many"}).open(None)
+    assert (home / "lines").read_text() == "mine"
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("other", [("a.b", "c"), ("a", "b:c"), ("a" * 128, "b" * 128)])
+def test_destinations_whose_ids_look_alike_share_a_folder_and_take_nothing_away(
+    home: Path, other: tuple[str, str]
 ) -> None:
-    calls = dict.fromkeys(("lstat", "stat", "open", "fstat", "pread"), 0)
-    for name in calls:
-        own = getattr(os, name)
-
-        def counted(*args: Any, name: str = name, own: Any = own, **more: Any) -> Any:
-            calls[name] += 1
-            return own(*args, **more)
-
-        monkeypatch.setattr(os, name, counted)
-    source = FileSource({"path": "data/*.jsonl", "format": "jsonl", "settle": "0s"})
-    assert len(source.plan({}, Limit(records=10**6))) == FILES
-    assert sum(calls.values()) < 8 * FILES, calls
-    assert calls["lstat"] < 100, "the folder is resolved once, not for every file"
-
-
-def test_what_small_files_hold_is_worked_on_together(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
-    own = RowPass._take
-
-    def take(self: RowPass, batch: pa.RecordBatch) -> None:
-        taken.append(batch.num_rows)
-        own(self, batch)
-
-    monkeypatch.setattr(RowPass, "_take", take)
-    write_pipeline(many, "p", PIPELINE.replace("MORE", "missing: fail").replace("max-records: 6", "max-records: 5000"))
-    run_until_quiet("p")
-    assert taken == [3 * FILES]
-    assert len(lines(many / "out/d.jsonl")) == 3 * FILES
+    """Given destination `b.c` of `a`, and others whose names would be the same, or too long for a file's name."""
+    states: list[Any] = [None, None]
+    for n in range(3):
+        for number, (pipeline, connector) in enumerate([("a", "b.c"), other]):
+            one = parquet.destination()
+            one.pipeline, one.connector = pipeline, connector
+            one.open(states[number])
+            states[number] = one.write(parquet.rows({"n": 10 * n + number}))
+            one.write(parquet.rows({"n": -1}))
+            one.close()
+    for number, (pipeline, connector) in enumerate([("a", "b.c"), other]):
+        one = parquet.destination()
+        one.pipeline, one.connector = pipeline, connector
+        one.open(states[number])
+        one.close()
+    assert sorted(row["n"] for row in parquet.written(home)) == [0, 1, 10, 11, 20, 21]
 
 
-def test_gathered_batches_hold_the_same_rows_in_order_and_stay_within_their_limits() -> None:
-    batches = [pa.record_batch({"n": list(range(at, at + 3))}) for at in range(0, 30, 3)]
-
-    def joint(batches: list[pa.RecordBatch], rows: int, limit: int) -> list[int]:
-        return [sum(b.num_rows for b in some) for some in gathered(batches, rows, limit)]
-
-    assert joint(batches, 7, 1 << 20) == [6, 6, 6, 6, 6]
-    assert [b for some in gathered(batches, 7, 1 << 20) for b in some] == batches
-    assert joint(batches, 100, 2 * batches[0].nbytes) == [6] * 5
-    large = pa.record_batch({"n": list(range(50))})
-    assert joint([large, large], 7, 1) == [50, 50]
-    other = pa.record_batch({"m": ["x"]})
-    assert joint([batches[0], other, batches[1]], 100, 1 << 20) == [3, 1, 3]
-    assert joint([], 7, 1) == []
-
-
-@pytest.mark.parametrize("most", [1, 5, 8, 1000])
-def test_records_are_numbered_within_their_slice_however_they_are_joined(
-    monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr(row_batches, "GATHERED_ROWS", most)
-    lengths = {4: [3], 5: [], 6: [2, 4, 0, 1], 7: [0], 9: [300]}
-    counts: dict[int, int] = {}
-
-    def batches(number: int) -> Iterator[pa.RecordBatch]:
-        n = 0
-        for length in lengths[number]:
-            texts = [f"{number}/{n + i}".encode() for i in range(length)]
-            yield read_batch(pa.array(texts, pa.binary()), shape=number)
-            n += length
-
-    out = list(numbered(((number, batches(number)) for number in lengths), counts))
-    assert counts == {4: 3, 5: 0, 6: 7, 7: 0, 9: 300}
-    found = [row for batch in out for row in batch.to_pylist()]
-    assert [f"{row['slice']}/{row['n']}".encode() for row in found] == [row["position"] for row in found]
-    assert [(row["slice"], row["n"]) for row in found] == [(s, n) for s, count in counts.items() for n in range(count)]
-    assert all(row["shape"] == row["slice"] and row["ord"] == 0 and row["after"] is None for row in found)
-    assert all(batch.schema == SPOOL_SCHEMA for batch in out)
+def test_a_name_of_an_older_version_stays(home: Path) -> None:
+    """Given files of destination `b.c` of `a` under the name that an older version gave them."""
+    (home / "out").mkdir()
+    told = {"n": 2, "files": ["a.b.c-0000000002.parquet"], "owner": "o", "confirmed": True, "by": "a/b.c"}
+    (home / "out/.a.b.c.conduit").write_bytes(orjson.dumps(told))
+    for n in (1, 2):
+        pq.write_table(pa.table({"n": [n]}), home / f"out/a.b.c-000000000{n}.parquet")
+    one = parquet.destination()
+    one.pipeline, one.connector = "a", "b.c"
+    one.open({"n": 1, "owner": "o"})
+    one.write(parquet.rows({"n": 3}))
+    one.close()
+    assert sorted(row["n"] for row in parquet.written(home)) == [1, 3]

@@ -254,44 +254,6 @@ def test_two_destinations_share_a_folder_and_two_writers_of_one_do_not(home: Pat
 
 
 @pytest.mark.proves("C10")
-@pytest.mark.parametrize("other", [("a.b", "c"), ("a", "b:c"), ("a" * 128, "b" * 128)])
-def test_destinations_whose_ids_look_alike_share_a_folder_and_take_nothing_away(
-    home: Path, other: tuple[str, str]
-) -> None:
-    """Given destination `b.c` of `a`, and others whose names would be the same, or too long for a file's name."""
-    states: list[Any] = [None, None]
-    for n in range(3):
-        for number, (pipeline, connector) in enumerate([("a", "b.c"), other]):
-            one = destination()
-            one.pipeline, one.connector = pipeline, connector
-            one.open(states[number])
-            states[number] = one.write(rows({"n": 10 * n + number}))
-            one.write(rows({"n": -1}))
-            one.close()
-    for number, (pipeline, connector) in enumerate([("a", "b.c"), other]):
-        one = destination()
-        one.pipeline, one.connector = pipeline, connector
-        one.open(states[number])
-        one.close()
-    assert sorted(row["n"] for row in written(home)) == [0, 1, 10, 11, 20, 21]
-
-
-def test_a_name_of_an_older_version_stays(home: Path) -> None:
-    """Given files of destination `b.c` of `a` under the name that an older version gave them."""
-    (home / "out").mkdir()
-    told = {"n": 2, "files": ["a.b.c-0000000002.parquet"], "owner": "o", "confirmed": True, "by": "a/b.c"}
-    (home / "out/.a.b.c.conduit").write_bytes(orjson.dumps(told))
-    for n in (1, 2):
-        pq.write_table(pa.table({"n": [n]}), home / f"out/a.b.c-000000000{n}.parquet")
-    one = destination()
-    one.pipeline, one.connector = "a", "b.c"
-    one.open({"n": 1, "owner": "o"})
-    one.write(rows({"n": 3}))
-    one.close()
-    assert sorted(row["n"] for row in written(home)) == [1, 3]
-
-
-@pytest.mark.proves("C10")
 def test_without_a_state_confirmed_files_stay_and_others_go(home: Path) -> None:
     # Given a writer without a pipeline, which says at its end that all is well
     out = destination()

@@ -4,20 +4,17 @@ there (`delivery.parallelism`, ADR 27)."""
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
 from conduit_tasks.connectors.base import BatchDestination
-from conduit_tasks.connectors.delta.connector import DeltaDestination
 from conduit_tasks.connectors.file.connector import FileDestination
 from conduit_tasks.connectors.rows import ALL, Rows, ShardName
 from conduit_tasks.connectors.s3.connector import S3Destination
@@ -349,61 +346,3 @@ def test_files_of_shards_are_in_the_folders_of_their_values_and_are_taken_away_t
     assert there() == [[0, 3], [6]]
     assert [path.name for path in (home / "out").iterdir() if path.name.startswith("colour=blue")] == ["colour=blue"]
     assert not list((home / "out/colour=blue").iterdir())
-
-
-# -- Delta --------------------------------------------------------------------------------------------------------
-
-
-def table(which: ShardName, **settings: str) -> DeltaDestination:
-    made = DeltaDestination({"path": "t", **settings})
-    made.pipeline, made.connector, made.shard = "p", "to", which
-    made.open(None)
-    return made
-
-
-def in_table(home: Path) -> list[int]:
-    import deltalake
-
-    return sorted(pa.table(deltalake.DeltaTable(str(home / "t")).to_pyarrow_table())["n"].to_pylist())
-
-
-@pytest.mark.proves("C10", "I4")
-def test_a_commit_of_a_shard_that_was_made_and_not_confirmed_is_not_made_again(home: Path) -> None:
-    """Given commits of two shards, then the same rows come again, others behind them, and the next micro-batch."""
-    one, other = table(shard(0)), table(shard(1))
-    one.write(rows(0, 3))
-    other.write(rows(1, 4))
-    table(shard(0)).write(rows(0, 3))
-    table(shard(1)).write(rows(4, 7, through=3))
-    assert in_table(home) == [0, 1, 3, 4, 7]
-    table(shard(0)).write(rows(0, 3, micro_batch=2))
-    assert in_table(home) == [0, 0, 1, 3, 3, 4, 7]
-
-
-@pytest.mark.proves("I4")
-def test_of_two_attempts_at_a_shard_one_commits_and_the_other_finds_that_it_has(home: Path) -> None:
-    table(shard(1)).write(rows(1))
-    one, two = table(shard(0)), table(shard(0))
-    one.write(rows(0, 3))
-    two.write(rows(0, 3))
-    assert in_table(home) == [0, 1, 3]
-
-
-def test_shards_that_add_columns_to_the_table_at_the_same_moment_all_commit(home: Path) -> None:
-    table(shard(0)).write(rows(0))
-    writers = [table(shard(number)) for number in range(3)]
-    failed: list[BaseException] = []
-
-    def write(number: int) -> None:
-        try:
-            writers[number].write(rows(number + 3, **{f"c{number}": number}))
-        except BaseException as error:  # noqa: BLE001 - told to the test
-            failed.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    assert in_table(home) == [0, 3, 4, 5]

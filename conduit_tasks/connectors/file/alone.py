@@ -1,8 +1,9 @@
-"""Refusal of a second writer: a process that finds a file or folder locked closes what it has opened, and is
-Unavailable."""
+"""Why a file or folder cannot be written: another process holds it, and this one closes what it has opened; or the
+system refuses. Both are Unavailable."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,9 @@ from conduit_tasks.errors import Unavailable
 
 
 @contextmanager
-def alone(path: Path, close: Callable[[], None], explain: Callable[[OSError], Exception]) -> Iterator[None]:
-    """Closes what the block opened if it fails. Raises Unavailable if another process holds the lock that the block
-    takes, and what `explain` makes of any other OSError."""
+def alone(path: Path, close: Callable[[], None]) -> Iterator[None]:
+    """Closes what the block opened if it fails. Raises Unavailable for an OSError: another process holds the lock that
+    the block takes, or `unavailable`."""
     try:
         yield
     except BlockingIOError as error:
@@ -21,7 +22,13 @@ def alone(path: Path, close: Callable[[], None], explain: Callable[[OSError], Ex
         raise Unavailable(f"{path} is being written by another process; it must end first") from error
     except OSError as error:
         close()
-        raise explain(error) from error
+        raise unavailable(path, error) from error
     except BaseException:
         close()
         raise
+
+
+def unavailable(path: Path, error: OSError) -> Unavailable:
+    """Returns the error that says what to do about one of the system."""
+    todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
+    return Unavailable(f"{path} cannot be written: {error.strerror}; {todo}, and delivery goes on")

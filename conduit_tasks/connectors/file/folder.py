@@ -10,7 +10,6 @@ that was not confirmed. Readers see whole files only: each is written under anot
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from conduit_tasks.connectors.file.alone import alone
+from conduit_tasks.connectors.file.alone import alone, unavailable
 from conduit_tasks.connectors.file.ledger import of_another
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
@@ -83,7 +82,7 @@ class FileFolder:
                 f"{self.folder} is a file, and this destination makes files in a folder: give it another 'path', or "
                 "move the file away"
             )
-        with alone(self.folder, self.close, self.unavailable):
+        with alone(self.folder, self.close):
             make_folders(self.folder)
             self._lock = os.open(self.folder / f".{self.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,7 +161,7 @@ class FileFolder:
             for piece in pieces:
                 self.put(self.folder / piece.folder, name, piece.write)
         except OSError as error:
-            raise self.unavailable(error) from error
+            raise unavailable(self.folder, error) from error
         self._n = n
         return {"n": n, "owner": self._ledger.owner}
 
@@ -191,11 +190,6 @@ class FileFolder:
             aside = _aside(path)
             if len(os.fsencode(aside)) >= whole or any(len(os.fsencode(each)) > longest for each in aside.parts):
                 raise Refused(f"{path} is too long for a file's name; a value of 'partition-by' in it?")
-
-    def unavailable(self, error: OSError) -> Unavailable:
-        """Returns the error that says what to do about one of the system."""
-        todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
-        return Unavailable(f"{self.folder} cannot be written: {error.strerror}; {todo}, and delivery goes on")
 
     def close(self) -> None:
         if self._lock is not None:

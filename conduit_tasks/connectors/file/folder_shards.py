@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from conduit_tasks.connectors.file.alone import alone
+from conduit_tasks.connectors.file.alone import alone, unavailable
 from conduit_tasks.connectors.file.folder import FileFolder, Piece
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.spool.durable import make_folders, replace_file
@@ -108,7 +108,7 @@ class WholeFolder:
     def open(self, state: dict[str, Any] | None) -> None:
         """See FileFolder."""
         self._tidied = ""
-        with alone(self._parts.folder, self.close, self._parts.unavailable):
+        with alone(self._parts.folder, self.close):
             self._files.wait()
         self._parts.open(state)
 
@@ -118,7 +118,7 @@ class WholeFolder:
             try:
                 self._files.tidy(rows)
             except OSError as error:
-                raise self._parts.unavailable(error) from error
+                raise unavailable(self._parts.folder, error) from error
             self._tidied = rows.sealed
 
     def write(self, pieces: Sequence[Piece], rows: Rows) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class FolderShard:
             with attempt:
                 self._parts.open(state)
         self._parts.close()
-        with alone(self._parts.folder, self.close, self._parts.unavailable):
+        with alone(self._parts.folder, self.close):
             make_folders(self._files.marks)
             # Of a number, not of a division: a task of one that was forgotten is waited for, too.
             path = self._files.marks / f"{self._shard.number:02d}.lock"
@@ -175,7 +175,7 @@ class FolderShard:
         try:
             self._files.tidy(rows)
         except OSError as error:
-            raise self._parts.unavailable(error) from error
+            raise unavailable(self._parts.folder, error) from error
         self._tidied = rows.sealed
 
     def write(self, pieces: Sequence[Piece], rows: Rows) -> None:
@@ -194,7 +194,7 @@ class FolderShard:
                 self._parts.put(folder, name, piece.write)
             self._torn = []
         except OSError as error:
-            raise self._parts.unavailable(error) from error
+            raise unavailable(self._parts.folder, error) from error
 
     def close(self) -> None:
         """Lets another attempt write."""

@@ -3,7 +3,6 @@ the state."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import zlib
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.connectors.file import ledger
-from conduit_tasks.connectors.file.alone import alone
+from conduit_tasks.connectors.file.alone import alone, unavailable
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.spool.durable import make_folders, sync_folder
 
@@ -47,7 +46,7 @@ class OneFile:
                 f"{path} is a folder, and lines go to a file: name one in 'path', or set 'files: many', which makes "
                 "files in the folder"
             )
-        with alone(path, self.close, self._unavailable):
+        with alone(path, self.close):
             make_folders(path.parent)
             existed = path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -136,7 +135,7 @@ class OneFile:
             guard = self._guard(size)
         except OSError as e:
             self._cut_back()
-            raise self._unavailable(e) from e
+            raise unavailable(self._path, e) from e
         except Refused:
             self._cut_back()
             raise
@@ -158,10 +157,6 @@ class OneFile:
             os.ftruncate(self._fd, self._size)
         except OSError:
             self.close()
-
-    def _unavailable(self, error: OSError) -> Unavailable:
-        todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
-        return Unavailable(f"{self._path} cannot be written: {error.strerror}; {todo}, and delivery goes on")
 
     def close(self) -> None:
         if self._fd is not None:
