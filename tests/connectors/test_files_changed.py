@@ -178,3 +178,20 @@ def test_settings_that_change_to_files_and_back_leave_no_torn_line(home: Path, r
     in_child(on)
     again = sorted([*in_folder(home), *numbers(home / "one.jsonl")])
     assert again == [*found, before + 5, before + 6]
+
+
+@pytest.mark.proves("C10")
+def test_what_was_confirmed_of_one_file_says_nothing_of_another(home: Path, redis_server: Any) -> None:
+    """Given one file, then files in a folder, then one file of another name, which has a line of its own."""
+    written(home, ONE)
+    feed(home, 0, 3)
+    in_child(on)
+    written(home, MANY)
+    feed(home, 3, 2)
+    in_child(on)
+    (home / "two.jsonl").write_text('{"n": -1}\n')
+    written(home, ONE.replace("one", "two"))
+    feed(home, 5, 2)
+    in_child(on)
+    assert numbers(home / "two.jsonl") == [-1, 5, 6]
+    assert [*numbers(home / "one.jsonl"), *in_folder(home)] == list(range(5))

@@ -289,21 +289,22 @@ def test_a_task_that_stands_still_is_waited_for_whoever_delivers_its_micro_batch
 
 
 def test_a_micro_batch_that_comes_again_finds_what_a_later_one_left_there(home: Path, moto: MotoServer) -> None:
-    """Given a shard that has written three micro-batches, of which Redis has forgotten the last two."""
+    """Given a shard that has written three micro-batches, all forgotten by Redis, so that they come again: the first
+    one to the same tasks, the others to two."""
     opened, there = writer("lines", home, moto)
     one = opened(shard(0))
     for micro_batch in (1, 2, 3):
         one.write(rows(0, 3, micro_batch=micro_batch))
     one.close()
+    again = opened(shard(0))
+    again.write(rows(0, 3, micro_batch=1))
+    again.close()
     for micro_batch in (2, 3):
-        again = opened(shard(0, 2))
-        again.write(rows(0, micro_batch=micro_batch))
-        again.write(rows(3, through=2, micro_batch=micro_batch))
-        again.close()
-        again = opened(shard(0))
-        again.write(rows(0, 3, micro_batch=micro_batch))
-        again.close()
-    assert there() == [[0, 3], [0, 3], [0, 3]]
+        other = opened(shard(0, 2))
+        other.write(rows(0, micro_batch=micro_batch))
+        other.write(rows(3, through=2, micro_batch=micro_batch))
+        other.close()
+    assert there() == [[0, 3], [0], [3], [0], [3]]
 
 
 @pytest.mark.proves("C10")

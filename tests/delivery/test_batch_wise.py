@@ -144,6 +144,27 @@ def test_with_on_unavailable_dead_letter_a_chunk_goes_to_the_dead_letters() -> N
     assert port.complete
 
 
+@pytest.mark.proves("T7", "C10")
+def test_what_a_failed_write_left_is_undone_before_its_records_are_dead_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given a target that tells by the confirmed records what to remove, and whose failed writes leave something behind
+    port = FakePort(100, list(range(100)))
+    tape = Tape(lambda seqs: Unavailable("gone") if seqs[0] < 64 else None)
+    tape.tidies = True
+    there: list[int] = []
+    confirm = port.confirm
+
+    def watched(ranges: Any, counts: Any, **more: Any) -> None:
+        there.append(len(tape.tape))
+        confirm(ranges, counts, **more)
+
+    monkeypatch.setattr(port, "confirm", watched)
+    deliver(work_of(port), tape, port, Delivery(retry=1, on_unavailable="dead-letter", **QUICK))
+    # Then nothing of the letters is there when they are confirmed, and of the rest what is
+    assert there == [0, 36]
+
+
 @pytest.mark.proves("T7")
 @pytest.mark.parametrize("derived", [1, 3])
 def test_the_letters_of_an_outage_are_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch, derived: int) -> None:
