@@ -3,7 +3,9 @@ pipeline or one destination, and a run that drains it."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -61,10 +63,18 @@ def _view(pipeline: str) -> None:
     from conduit_tasks.cli.live import viewing
     from conduit_tasks.operate.status import snapshot
 
+    stop = threading.Event()
+
+    def interrupted(*_: object) -> None:
+        # A KeyboardInterrupt that is raised within a destructor is lost; a second one ends a look that takes long.
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, interrupted)
     with viewing(Console(), stays=True) as view, suppress(KeyboardInterrupt):
-        while True:
+        while not stop.is_set():
             view.show(snapshot(pipeline))
-            time.sleep(LOOK)
+            stop.wait(LOOK)
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ class Shards:
         if not self._begun(mark, sealed):
             replace_file(mark, orjson.dumps({"sealed": sealed}))
 
-    def wait(self) -> None:
+    def none_left(self) -> None:
         """Raises BlockingIOError if a task still writes whose number none of the present tasks has: one that stands
         still, and whose micro-batch is divided otherwise by now, or delivered by one task."""
         for path in self.marks.glob("*.lock"):
@@ -109,7 +109,7 @@ class WholeFolder:
         """See FileFolder."""
         self._tidied = ""
         with alone(self._parts.folder, self.close):
-            self._files.wait()
+            self._files.none_left()
         self._parts.open(state)
 
     def tidy(self, rows: Rows) -> None:
@@ -160,7 +160,7 @@ class FolderShard:
             path = self._files.marks / f"{self._shard.number:02d}.lock"
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._files.wait()
+            self._files.none_left()
             # Invariant 4: as in FileFolder.open.
             self._parts.still_ours()
             for path in self._torn:
