@@ -20,14 +20,15 @@ apt_install() {
   fi
 }
 
-# Installs requirements.txt by uv, in less than half the time of pip. Where uv cannot reach the packages, as it does not read
+# Installs requirements.txt by uv, in less than half the time of pip, and asks for no dependencies, as all are in that file: to
+# know those of pyspark it would download 440 MB, which it does a second time to install it. Where uv cannot reach the packages, as it does not read
 # all of pip's settings (proxies, several indexes), pip installs them.
 install_locked() {
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes)
   local index=${PIP_INDEX_URL:-$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || true)}
   awk '/^uv==/ {on = 1; print; next} /^[^ ]/ {on = 0} on' requirements.txt > .venv/uv.txt
   if "${pip[@]}" -r .venv/uv.txt && env ${index:+UV_DEFAULT_INDEX="$index"} ${PIP_CERT:+SSL_CERT_FILE="$PIP_CERT"} \
-      .venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode --require-hashes -r requirements.txt
+      .venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode --require-hashes --no-deps -r requirements.txt
   then return; fi
   echo "uv could not; installing by pip" >&2
   "${pip[@]}" -r requirements.txt

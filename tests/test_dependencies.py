@@ -9,7 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +169,24 @@ def test_what_is_declared_is_locked_at_a_version_that_fits(group: str) -> None:
         assert pin is not None, f"{wanted.name} is not locked: run scripts/lock.sh"
         [exact] = pin.specifier
         assert wanted.specifier.contains(Version(exact.version)), f"{pin} does not fit {wanted}: run scripts/lock.sh"
+
+
+def test_the_lock_is_complete_as_it_is_installed_without_a_look_for_more() -> None:
+    # Given the packages that are installed here, the locked ones, each with its extras
+    locked, missing = _locked(), []
+    for name, (pin, _) in locked.items():
+        try:
+            wanted = [Requirement(line) for line in requires(name) or ()]
+        except PackageNotFoundError:  # of another system (its marker says so)
+            assert pin.marker is not None, f"{name} is not installed: run make env"
+            continue
+        extras = [{"extra": each} for each in ("", *pin.extras)]
+        # When their own requirements are looked up
+        for each in wanted:
+            if each.marker is None or any(each.marker.evaluate(extra) for extra in extras):
+                fits = canonicalize_name(each.name) in locked and each.specifier.contains(
+                    distribution(each.name).version, prereleases=True
+                )
+                missing += [] if fits else [f"{name} wants {each}"]
+    # Then each is locked, at a version that fits
+    assert missing == []

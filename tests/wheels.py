@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 from tests.test_dependencies import ROOT
@@ -49,6 +50,23 @@ def environment(folder: Path) -> Path:
 def install(programs: Path, *wanted: str) -> None:
     """Installs into an environment, and leaves what is there as it is where it can."""
     uv("pip", "install", "--quiet", "--no-config", "--python", programs / "python", *wanted)
+
+
+def lend(programs: Path, *packages: str) -> None:
+    """Puts packages of this environment into another one, their files linked where they can be: to build pyspark, of
+    which there is no wheel, costs 30 s of CPU, and says nothing about ours."""
+    [there] = (programs.parent / "lib").glob("python3.*/site-packages")
+    for package in packages:
+        for file in distribution(package).files or ():
+            if "__pycache__" not in file.parts:
+                source, target = Path(str(file.locate())).resolve(), Path(os.path.normpath(there / file))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(source, target)
+                except FileExistsError:
+                    continue  # pyspark and its client have files in common
+                except OSError:  # another file system
+                    shutil.copy2(source, target)
 
 
 def versions(programs: Path) -> dict[str, str]:

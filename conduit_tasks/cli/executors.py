@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 import uuid
@@ -54,17 +55,24 @@ class Look:
 
 def look(address: Address | None, master: str) -> list[dict[str, Any]]:
     """Returns what the executors of a Connect server, or else of a master, see; `lost`: what they wrote into the spool
-    is not there."""
+    is not there. At a master the job has the settings of nodes (`include/spark-defaults.conf`).
+
+    Raises ConfigError if that file cannot be read."""
     from conduit_tasks.spark import session
+    from conduit_tasks.spark.submit import DEFAULTS_FILE, properties_file, read_defaults
     from conduit_tasks.spool.store import open_store
 
-    if address is not None:
-        os.environ.update(address.environment())
-    else:
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {master} --conf spark.ui.enabled=false pyspark-shell"
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session.work_for("doctor", "doctor")
-    answers = session.run_all(Look(f".doctor-{uuid.uuid4().hex}"), list(range(PIECES)))
+    own = {"spark.ui.enabled": "false"}
+    conf = {} if address is not None else {**own, **read_defaults(settings().home / DEFAULTS_FILE)}
+    with properties_file(conf) as file:
+        if address is not None:
+            os.environ.update(address.environment())
+        else:
+            words = ["--master", master, "--properties-file", str(file), "--load-spark-defaults", "pyspark-shell"]
+            os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(words)
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        session.work_for("doctor", "doctor")
+        answers = session.run_all(Look(f".doctor-{uuid.uuid4().hex}"), list(range(PIECES)))
     store = open_store(settings().path(settings().spool))
     for answer in answers:
         if "spool" not in answer and store.size(answer["file"]) is None:

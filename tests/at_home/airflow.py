@@ -172,6 +172,8 @@ class Airflow:
         kwargs = {"repo_url": str(self.folder / "repository"), "tracking_ref": "main", "subdir": "dags"}
         bundle = {"name": "ours", "classpath": "airflow.providers.git.bundles.git.GitDagBundle", "kwargs": kwargs}
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
+        # Nobody has compiled what was installed there: without this each process would compile all that it imports.
+        clean.pop("PYTHONDONTWRITEBYTECODE", None)
         return {
             **clean,
             **SHARED,
@@ -202,7 +204,6 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.folder / "passwords.json"),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.postgres.url,
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",

@@ -17,7 +17,7 @@ from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
 from tests.jvm import quick_options
 from tests.stack.conftest import PATIENCE, Receiver, receiver
-from tests.wheels import build, environment, install, versions
+from tests.wheels import build, environment, install, lend, versions
 
 __all__ = ["receiver"]
 
@@ -53,6 +53,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     programs = environment(folder / "environment")
     install(programs, *THEIRS)
     before = versions(programs)
+    lend(programs, "pyspark", "pyspark-client")
     install(programs, f"conduit-tasks @ {wheel.as_uri()}", *OURS)
     after = versions(programs)
     assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
@@ -64,7 +65,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
         try:
             found.prepare()
-            found.start()
             yield found
         finally:
             found.stop()
@@ -76,10 +76,13 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     (airflow.home / "include" / "pipelines" / "at-home.yaml").write_text(PIPELINE.format(url=receiver.url))
     (airflow.home / "in").mkdir()
     (airflow.home / "include" / "spark-defaults.conf").write_text(SHARING)
+    airflow.start()
     with airflow.api() as api:
         airflow.until(lambda: api.health().get("dag_processor", {}).get("status") == "healthy")
         airflow.until(lambda: api.dag("at-home"))
     airflow.conduit("doctor", "--executors")
+    # Whose job has the settings of this home
+    assert {"-Xmx512M" in line for line in launched(airflow)} == {True}
     # And a run by Celery that stays in the middle of a delivery
     receiver.stop_at = 101
     lines = "".join(f'{{"n": {n}}}\n' for n in range(1, 401))
@@ -114,6 +117,12 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     who = httpx.post(f"{url}/auth/token", json={"username": "admin", "password": "admin"}, timeout=PATIENCE).json()
     said = httpx.get(asked, headers={"Authorization": f"Bearer {who['access_token']}"}, timeout=PATIENCE)
     assert (said.status_code, said.json()["sealed"]) == (200, 1)
+
+
+def launched(airflow: Airflow) -> list[str]:
+    """Returns the commands of the executors that the cluster's workers have started."""
+    logs = [(airflow.folder / f"worker-{number}.log").read_text() for number in (1, 2)]
+    return [line for log in logs for line in log.splitlines() if "Launch command" in line]
 
 
 def delivered(airflow: Airflow) -> int:

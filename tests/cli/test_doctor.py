@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import pytest
 from conduit_tasks.cli import checks
 from conduit_tasks.cli.checks import Checked
 from conduit_tasks.cli.executors import differences, look, versions
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import forget
+from conduit_tasks.spark import session
 from tests.conftest import RedisServer
 from tests.micro_batch.harness import write_pipeline
 
@@ -159,6 +162,30 @@ def test_executors_are_looked_at(home: Path, spark: Any, monkeypatch: pytest.Mon
     [(said, todo)] = differences([lost])
     assert said == "far: what it writes into the spool is not seen here"
     assert "CONDUIT_SPOOL" in todo
+
+
+def test_its_job_has_the_settings_of_nodes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given what every application of this cluster must say, beside a master that the connection overrules
+    (home / "include" / "spark-defaults.conf").write_text("spark.executor.memory 512m\nspark.master local\n")
+    told: list[str] = []
+
+    def run_all(*_: Any) -> list[dict[str, Any]]:
+        words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        given = dict(zip(words[::2], words[1::2], strict=False))
+        told.extend([given["--master"], Path(given["--properties-file"]).read_text()])
+        return []
+
+    monkeypatch.setattr(session, "run_all", run_all)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "")
+    # When executors are looked at
+    look(None, "spark://far:7077")
+    # Then the job has it
+    assert told[0] == "spark://far:7077"
+    assert "spark.executor.memory=512m\n" in told[1]
+    # And a file that cannot be read is named
+    (home / "include" / "spark-defaults.conf").write_text("executor.memory 512m\n")
+    with pytest.raises(ConfigError, match=r"spark-defaults\.conf:1"):
+        look(None, "spark://far:7077")
 
 
 def test_a_package_of_another_version_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
