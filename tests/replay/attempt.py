@@ -1,12 +1,14 @@
-"""One replay in a process of its own, which may kill itself: `python -m tests.replay.attempt START END WHAT RUN [POINT]
-[DESTINATION…]`. POINT: `before SCRIPT` or `after SCRIPT`; what it prints last is how many records it delivered."""
+"""One replay in a process of its own, which may kill itself.
+
+It is forked from the test's, which has all it needs: what is tested is the replay, not the start of an interpreter.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 from conduit_tasks.broker.access import Access
@@ -14,23 +16,37 @@ from conduit_tasks.connectors.base import Limit
 from conduit_tasks.resend import prepare
 from conduit_tasks.resend.replay import replay
 from conduit_tasks.spool.spool import Spool
-from tests.delivery.shelf import register
-from tests.faults.parts import ROOT
 
 NOWHERE = "nowhere"
+_FORK = multiprocessing.get_context("fork")
 
 
-def attempt(*words: str, point: str = NOWHERE, destinations: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """Starts one: from, to, what, run."""
-    command = [sys.executable, "-m", "tests.replay.attempt", *words, point, *destinations]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+class Attempt:
+    """Replays from START to END, as WHAT (all, missing), under the name RUN, and kills itself at `point`: `before
+    SCRIPT` or `after SCRIPT`, or of a file of the spool."""
+
+    def __init__(self, *words: str, point: str = NOWHERE, destinations: tuple[str, ...] = ()) -> None:
+        self._here, there = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_replay, args=(there, words, point, destinations))
+        self._process.start()
+        there.close()
+
+    def end(self, seconds: float = 240.0) -> int | None:
+        """Waits for it; returns its exit code, -N of one that signal N has ended, None if it has not ended."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def delivered(self) -> int:
+        """Returns how many records it delivered. Raises EOFError if it did not come to its end."""
+        return int(self._here.recv())
+
+
+def _replay(to: Connection, words: tuple[str, ...], point: str, destinations: tuple[str, ...]) -> None:
+    start, end, what, run = words
+    prepare.LIMIT = Limit(records=7)
+    if point != NOWHERE:
+        kill_at(point)
+    to.send(sum(o.delivered for o in replay("p", start, end, destinations, what, run=run, wait=60.0)))
 
 
 def kill_at(point: str) -> None:
@@ -53,12 +69,3 @@ def kill_at(point: str) -> None:
         dying(put, path, self, path, data)
 
     Access.run, Spool.put = script, file  # type: ignore[method-assign, assignment]
-
-
-if __name__ == "__main__":
-    start, end, what, run, point, *destinations = sys.argv[1:]
-    register()
-    prepare.LIMIT = Limit(records=7)
-    if point != NOWHERE:
-        kill_at(point)
-    print(sum(o.delivered for o in replay("p", start, end, destinations, what, run=run, wait=60.0)))

@@ -13,7 +13,7 @@ from conduit_tasks.settings import forget
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import run_until_quiet
-from tests.replay.attempt import NOWHERE, attempt
+from tests.replay.attempt import Attempt
 from tests.replay.test_replay import Place
 
 MARCH = ("2013-03-01", "2013-04-01")
@@ -42,13 +42,10 @@ def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_ea
     # When every process but the last is killed, each a step further
     for name, points in POINTS:
         for point in points:
-            process = attempt(*MARCH, "missing", name, point=point, destinations=(name,))
-            said, _ = process.communicate(timeout=240)
-            assert process.returncode == -signal.SIGKILL, (name, point, said)
+            killed = Attempt(*MARCH, "missing", name, point=point, destinations=(name,))
+            assert killed.end() == -signal.SIGKILL, (name, point)
             lapse()
-        process = attempt(*MARCH, "missing", name, point=NOWHERE, destinations=(name,))
-        said, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, said
+        assert Attempt(*MARCH, "missing", name, destinations=(name,)).end() == 0
     # Then each record is there once, in order, and live positions never moved
     assert place.got("late") == list(range(20))
     engine = sa.create_engine(url)
@@ -76,10 +73,9 @@ def test_of_two_operators_at_once_one_sends_each_record(
     tell(home / "out" / "late.jsonl", "slow", 0.05)
     before = place.live()
     # When two replay it at once, under one name or two
-    both = [attempt(*MARCH, what, "r" if same else f"r{n}", destinations=("late",)) for n in range(2)]
-    said = [process.communicate(timeout=240)[0] for process in both]
+    both = [Attempt(*MARCH, what, "r" if same else f"r{n}", destinations=("late",)) for n in range(2)]
     # Then each record came once
-    assert [process.returncode for process in both] == [0, 0], said
+    assert [each.end() for each in both] == [0, 0]
     assert place.got("late") == list(range(30))
-    assert sum(int(text.split()[-1]) for text in said) == 30
+    assert sum(each.delivered() for each in both) == 30
     assert place.live() == before
