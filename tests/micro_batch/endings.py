@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.file.connector import FileDestination
 from conduit_tasks.redis_client.connection import connect
+from conduit_tasks.redis_client.script import Script
 from conduit_tasks.settings import forget, settings
 from conduit_tasks.spool.spool import Spool
 
@@ -39,6 +41,8 @@ OPERATIONS: Operations = [
     (FileDestination, "write"),
 ]
 """What changes the state of a pipeline of files."""
+UNSEEN = ("renew",)
+"""Scripts that write what nobody reads after an end."""
 
 
 def kill() -> None:
@@ -89,6 +93,39 @@ def end_at(
     for owner, name in operations:
         put(owner, name, wrap(getattr(owner, name)))
     return lambda: count
+
+
+def ends_of(monkeypatch: pytest.MonkeyPatch, operations: Operations, after: bool) -> Callable[[], list[int]]:
+    """Returns, of what runs whole from now on, the numbers of operations to end at, before or `after` them: all; or
+    those after which something is written before the next one, as any other end is the one before the next."""
+    count, changed = 0, set[int]()
+    within = threading.local()
+
+    def operation(original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            within.operation = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                within.operation = False
+
+        return counted
+
+    def write(original: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not getattr(within, "operation", False) and getattr(self, "name", "") not in UNSEEN:
+                changed.add(count)
+            return original(self, *args, **kwargs)
+
+        return noted
+
+    for owner, name in operations:
+        monkeypatch.setattr(owner, name, operation(getattr(owner, name)))
+    for owner, name in ((Script, "__call__"), (Script, "each"), (Spool, "put")):
+        monkeypatch.setattr(owner, name, write(getattr(owner, name)))
+    return lambda: [number for number in range(1, count + 1) if not after or number in changed]
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, operations: Operations, number: int, after: bool) -> Callable[[], int]:

@@ -83,11 +83,9 @@ def look(pipeline_id: str, node: str, run: str, *, cleared: bool = False) -> Wor
 
 def _step(pipeline_id: str, node: str, run: str, step: Callable[[Any], str]) -> Any:
     try:
-        work = look(pipeline_id, node, run)
-        if not work.submit:
-            return work.reason
         with opened(pipeline_id, run) as context:
-            return step(context)
+            work = needed(context, node, run, cleared=False)
+            return step(context) if work.submit else work.reason
     except (Unavailable, PipelineStopped, LeaseHeld) as error:
         return error
 

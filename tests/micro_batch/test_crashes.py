@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.micro_batch.endings import OPERATIONS, Crash, crash_at, home_of
+from tests.micro_batch.endings import OPERATIONS, Crash, crash_at, ends_of, home_of
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import PROCESSED, events
 
@@ -24,22 +25,26 @@ def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
         "        plugin: file\n        settings: {path: out",
         "        delivery: {timeout: 100ms}\n        plugin: file\n        settings: {path: out",
     )
-    number = 0
-    while True:
-        number += 1
+
+    def begin(number: int) -> tuple[Path, list[dict[str, Any]]]:
         redis_server.flush()
         this = home_of(home, number, monkeypatch.setenv)
         write_pipeline(this, "p", quick)
-        rows = events(this / "data", "a.jsonl", 0, 30)
-        with monkeypatch.context() as patch:
-            counted = crash_at(patch, OPERATIONS, number, after)
-            try:
-                for run in range(4):
-                    run_once("p", f"first-{run}")
-            except Crash:
-                pass
-            if counted() < number:
-                break
+        return this, events(this / "data", "a.jsonl", 0, 30)
+
+    def live() -> None:
+        for run in range(4):
+            run_once("p", f"first-{run}")
+
+    begin(0)
+    with monkeypatch.context() as patch:
+        ends = ends_of(patch, OPERATIONS, after)
+        live()
+    for number in ends():
+        this, rows = begin(number)
+        with monkeypatch.context() as patch, suppress(Crash):
+            crash_at(patch, OPERATIONS, number, after)
+            live()
         run_until_quiet("p")
         kept = [r for r in rows if r["colour"] != "green" and r["n"] != 7]
         assert payloads(this / "out/all.jsonl") == [{"n": r["n"]} for r in kept], f"operation {number}"
@@ -48,4 +53,4 @@ def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
         assert broker.positions.acked("in") == broker.positions.planned("in")
         assert broker.deliveries.get("all").counters["delivered"] == len(kept), f"operation {number}"
         broker.close()
-    assert number > 20, "the schedule of crashes covers the whole life of a micro-batch"
+    assert len(ends()) >= (20 if after else 40), "the crashes cover the whole life of two micro-batches"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import settings
-from tests.micro_batch.endings import OPERATIONS, Crash, crash_at
+from tests.micro_batch.endings import OPERATIONS, Crash, crash_at, ends_of
 from tests.micro_batch.harness import here, lines, run_once, run_until_quiet, state, write_pipeline
 
 PIPELINE = """
@@ -122,9 +123,8 @@ def test_a_feed_goes_on_where_reading_ended(home: Path) -> None:
 def test_a_crash_between_any_two_operations_loses_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch, plugin: str, after: bool
 ) -> None:
-    number = 0
-    while True:
-        number += 1
+
+    def begin(number: int) -> Path:
         place = home / str(number)
         folder = place / "queue"
         folder.mkdir(parents=True)
@@ -134,27 +134,30 @@ def test_a_crash_between_any_two_operations_loses_nothing(
         path = f"{number}/{'queue' if plugin == 'folder-queue' else 'feed'}"
         text = PIPELINE.format(plugin=plugin, path=path, more="").replace("id: p\n", f"id: p{number}\n")
         write_pipeline(home, "p", text.replace("out.txt", f"{number}/out.txt"))
-        with monkeypatch.context() as patch:
-            counted = crash_at(patch, OPERATIONS, number, after)
-            try:
-                run_once(f"p{number}")
-                done = counted() < number
-            except Crash:
-                done = False
+        return place
+
+    begin(0)
+    with monkeypatch.context() as patch:
+        ends = ends_of(patch, OPERATIONS, after)
+        run_once("p0")
+    for number in ends():
+        place = begin(number)
+        with monkeypatch.context() as patch, suppress(Crash):
+            crash_at(patch, OPERATIONS, number, after)
+            run_once(f"p{number}")
         # The leases of who died run out, and so does the time in which its messages are hidden.
         client = connect(settings())
         for key in client.scan_iter("*:lease:*"):
             client.delete(key)
         client.close()
-        visible_again(folder)
+        visible_again(place / "queue")
         run_until_quiet(f"p{number}")
         got = lines(place / "out.txt")
         assert set(got) == {str(n) for n in range(6)}, f"crashed at {number}: {got}"
         if plugin == "paged-feed":
             assert got == [str(n) for n in range(6)]
         else:
-            assert sorted(set(lines(folder / "deleted"))) == [f"{n:03}" for n in range(6)]
-            assert not list(folder.glob("*.hidden"))
-        if done:
-            break
-    assert number > 10
+            deleted = lines(place / "queue" / "deleted")
+            assert sorted(set(deleted)) == [f"{n:03}" for n in range(6)]
+            assert not list((place / "queue").glob("*.hidden"))
+    assert len(ends()) > (5 if after else 10)
