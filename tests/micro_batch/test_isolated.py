@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,41 +21,11 @@ from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.waits import still_running
 from tests.faults.parts import until
+from tests.micro_batch.handed_over import a_library_s, double, killed, lambda_, particular, raising
 from tests.micro_batch.harness import here, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import events
 
 ways = pytest.mark.parametrize("forks", [True, False], ids=["fork", "new process"])
-
-
-def double(n: int) -> int:
-    return 2 * n
-
-
-def raising(error: BaseException) -> None:
-    raise error
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Particular(Exception):
-    """Does not come back from a pickle: it is not made from its arguments."""
-
-    def __init__(self, what: str, *, why: str) -> None:
-        super().__init__(f"{what}: {why}")
-
-
-def particular() -> None:
-    raise Particular("it", why="broken")
-
-
-def a_library_s() -> None:
-    raise type("Panic", (Exception,), {"__module__": "_somewhere"})("the table is not there")
-
-
-def lambda_() -> Any:
-    return lambda: 1
 
 
 @ways
