@@ -34,11 +34,6 @@ MODULE = __name__
 PLUGINS = {"shelf": MODULE, "binder": "tests.delivery.binder"}
 
 
-def register() -> None:
-    """Makes the plugins known in this process, for good; in tests, `shelves` does it."""
-    registry.BUILTIN.update(PLUGINS)
-
-
 @pytest.fixture(autouse=True)
 def shelves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the plugins known; import it into the module of tests."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +17,14 @@ from conduit_tasks.errors import ConduitError, Unavailable
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
+from conduit_tasks.resend import redrive as chunks
 from conduit_tasks.resend.letters import Redriven
 from conduit_tasks.resend.redrive import redrive, shares
-from conduit_tasks.settings import settings
+from conduit_tasks.settings import forget, settings
 from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell, whole_entries  # noqa: F401 - a fixture
+from tests.fork import Fork
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import deliver_again, run_until_quiet
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def states() -> list[tuple[int, int, int, str]]:
@@ -238,11 +235,11 @@ def test_a_letter_that_kills_its_worker_is_a_dead_letter_again_and_the_others_go
     assert states() == [(1, 0, 1, REDRIVEN), (2, 0, 1, AGAIN), (2, 2, 2, OPEN), (3, 0, 1, REDRIVEN)]
 
 
-def operator(name: str) -> subprocess.Popen[str]:
-    """Somebody who redrives everything, in a process of their own."""
-    command = [sys.executable, "-m", "tests.delivery.redriving", name]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE)
+def operator(name: str) -> int:
+    """Redrives everything, in chunks of ten, in a process of this operator's; returns how much of it."""
+    chunks.CHUNK = 10
+    with opened("p", name) as context:
+        return sum(o.redriven for o in chunks.redrive(context, Selection(), name, wait=120.0))
 
 
 @pytest.mark.proves("X2", "I4")
@@ -252,15 +249,14 @@ def test_two_operators_at_once_redrive_every_letter_once(place: Place, monkeypat
     place.patient()
     # Nobody dies: who stands still for a while loses no lease
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "60")
+    forget()
     tell(place.out, "slow", 0.01)
     # When two processes redrive them at the same time
-    both = [operator("ada"), operator("bob")]
-    said = [process.communicate(timeout=240)[0] for process in both]
+    both = [Fork(operator, "ada"), Fork(operator, "bob")]
     # Then each arrived once
-    assert sorted(place.got()) == list(range(50)), said
-    assert [process.returncode for process in both] == [0, 0]
-    redriven = [int(line.split()[0]) for line in said]
-    assert sum(redriven) == 40
+    assert [each.end() for each in both] == [0, 0]
+    assert sorted(place.got()) == list(range(50))
+    assert sum(each.answer() for each in both) == 40
     assert all(state == REDRIVEN for *_, state in states())
 
 
@@ -271,9 +267,7 @@ def test_a_redrive_that_is_killed_goes_on_where_it_was(place: Place) -> None:
     place.patient()
     tell(place.out, "slow", 0.03)
     tell(place.out, "deadly", [25])
-    first = operator("ada")
-    first.communicate(timeout=240)
-    assert first.returncode == -signal.SIGKILL
+    assert Fork(operator, "ada").end() == -signal.SIGKILL
     tell(place.out, "deadly", [])
     sent = len(place.got()) - 10
     assert 10 < sent < 40

@@ -1,14 +1,9 @@
-"""One replay in a process of its own, which may kill itself.
-
-It is forked from the test's, which has all it needs: what is tested is the replay, not the start of an interpreter.
-"""
+"""A replay in a process of its own, which may kill itself."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-from multiprocessing.connection import Connection
 from typing import Any
 
 from conduit_tasks.broker.access import Access
@@ -18,35 +13,15 @@ from conduit_tasks.resend.replay import replay
 from conduit_tasks.spool.spool import Spool
 
 NOWHERE = "nowhere"
-_FORK = multiprocessing.get_context("fork")
 
 
-class Attempt:
-    """Replays from START to END, as WHAT (all, missing), under the name RUN, and kills itself at `point`: `before
-    SCRIPT` or `after SCRIPT`, or of a file of the spool."""
-
-    def __init__(self, *words: str, point: str = NOWHERE, destinations: tuple[str, ...] = ()) -> None:
-        self._here, there = _FORK.Pipe(duplex=False)
-        self._process = _FORK.Process(target=_replay, args=(there, words, point, destinations))
-        self._process.start()
-        there.close()
-
-    def end(self, seconds: float = 240.0) -> int | None:
-        """Waits for it; returns its exit code, -N of one that signal N has ended, None if it has not ended."""
-        self._process.join(seconds)
-        return self._process.exitcode
-
-    def delivered(self) -> int:
-        """Returns how many records it delivered. Raises EOFError if it did not come to its end."""
-        return int(self._here.recv())
-
-
-def _replay(to: Connection, words: tuple[str, ...], point: str, destinations: tuple[str, ...]) -> None:
-    start, end, what, run = words
+def attempt(start: str, end: str, what: str, run: str, *destinations: str, point: str = NOWHERE) -> int:
+    """Replays `what` (all, missing) under the name `run`; returns how many records it delivered. For a process that
+    ends after it: it is killed at `point`, which is `before SCRIPT`, `after SCRIPT`, or so of a file of the spool."""
     prepare.LIMIT = Limit(records=7)
     if point != NOWHERE:
         kill_at(point)
-    to.send(sum(o.delivered for o in replay("p", start, end, destinations, what, run=run, wait=60.0)))
+    return sum(o.delivered for o in replay("p", start, end, destinations, what, run=run, wait=60.0))
 
 
 def kill_at(point: str) -> None:

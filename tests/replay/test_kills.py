@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import forget
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
+from tests.fork import Fork
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import run_until_quiet
-from tests.replay.attempt import Attempt
+from tests.replay.attempt import attempt
 from tests.replay.test_replay import Place
 
 MARCH = ("2013-03-01", "2013-04-01")
@@ -42,10 +43,10 @@ def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_ea
     # When every process but the last is killed, each a step further
     for name, points in POINTS:
         for point in points:
-            killed = Attempt(*MARCH, "missing", name, point=point, destinations=(name,))
+            killed = Fork(attempt, *MARCH, "missing", name, name, point=point)
             assert killed.end() == -signal.SIGKILL, (name, point)
             lapse()
-        assert Attempt(*MARCH, "missing", name, destinations=(name,)).end() == 0
+        assert Fork(attempt, *MARCH, "missing", name, name).end() == 0
     # Then each record is there once, in order, and live positions never moved
     assert place.got("late") == list(range(20))
     engine = sa.create_engine(url)
@@ -73,9 +74,9 @@ def test_of_two_operators_at_once_one_sends_each_record(
     tell(home / "out" / "late.jsonl", "slow", 0.05)
     before = place.live()
     # When two replay it at once, under one name or two
-    both = [Attempt(*MARCH, what, "r" if same else f"r{n}", destinations=("late",)) for n in range(2)]
+    both = [Fork(attempt, *MARCH, what, "r" if same else f"r{n}", "late") for n in range(2)]
     # Then each record came once
     assert [each.end() for each in both] == [0, 0]
     assert place.got("late") == list(range(30))
-    assert sum(each.delivered() for each in both) == 30
+    assert sum(each.answer() for each in both) == 30
     assert place.live() == before
