@@ -82,10 +82,10 @@ def test_spark_is_handed_as_many_rows_as_fit(home: Path, spark: Any, monkeypatch
     monkeypatch.setenv("CONDUIT_BATCH_BYTES", str(1 << 20))
     forget()
     write_pipeline(home, "p", FILE.format(processor=SQL))
-    sizes = [SIZES[n * 7 % len(SIZES)] for n in range(60)]
+    sizes = [SIZES[n * 7 % len(SIZES)] for n in range(120)]
     written(home, sizes)
     run_until_quiet("p", run_all=run_all)
-    assert numbers(home / "out/whole.jsonl") == numbers(home / "out/all.jsonl") == list(range(60))
+    assert numbers(home / "out/whole.jsonl") == numbers(home / "out/all.jsonl") == list(range(120))
     from conduit_tasks.spark.session import session
 
     assert int(session().conf.get("spark.sql.parquet.columnarReaderBatchSize")) <= 20
