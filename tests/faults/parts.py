@@ -18,12 +18,12 @@ from typing import Any
 
 import httpx
 
-import conduit_tasks.application.app
+from conduit_tasks.application import APPLICATION
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.operate.status import snapshot
 from conduit_tasks.stack.ports import free_port
 from tests.faults.holding import serve
-from tests.forked import Forked
+from tests.forked import Forked, Program
 from tests.jvm import quick_options
 from tests.micro_batch.harness import run_once
 
@@ -110,15 +110,16 @@ class Receiver:
 
 @dataclass
 class Application:
-    """The Spark application of one node, in a session of its own, as Airflow's worker starts it. Its work is done in
-    Spark, however small it is, unless `environment` says otherwise (SMALL)."""
+    """The Spark application of one node, in a session of its own, as Airflow's worker starts it: it is forked, unless
+    `environment` has Python import something else. Its work is done in Spark, however small it is, unless `environment`
+    says otherwise (SMALL)."""
 
     folder: Path
     pipeline: str
     node: str
     run: str = "app"
     environment: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] = field(init=False)
+    process: Program | subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> Application:
         options, ours = quick_options()
@@ -133,12 +134,19 @@ class Application:
             "CONDUIT_SMALL_RECORDS": "0",
             **self.environment,
         }
-        command = [sys.executable, conduit_tasks.application.app.__file__]
-        command += ["--pipeline", self.pipeline, "--node", self.node, "--run", self.run]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, cwd=ROOT, start_new_session=True
-            )
+        command = [APPLICATION, "--pipeline", self.pipeline, "--node", self.node, "--run", self.run]
+        if environment["PYTHONPATH"] == str(ROOT):
+            self.process = Program(command, environment, ROOT, self.log)
+        else:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, *command],
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd=ROOT,
+                    start_new_session=True,
+                )
         return self
 
     @property

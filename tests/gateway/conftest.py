@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,10 @@ from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.redis_client.connection import Client, connect
 from conduit_tasks.settings import Settings, forget
 from tests.conftest import RedisServer
+from tests.forked import Program
 
+ROOT = Path(__file__).parents[2]
+MAIN = ROOT / "conduit_tasks/cli/__main__.py"
 TOKEN = "correct-horse"
 PIPELINE = """
 version: "2.2"
@@ -53,35 +55,43 @@ class Answer:
 
 @dataclass
 class GatewayProcess:
-    """`conduit gateway` on a free port; can be killed and started again."""
+    """`conduit gateway` on a free port, forked from a process that has loaded it; can be killed and started again."""
 
     home: Path
     redis_url: str
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[str] | None = None
+    process: Program | None = None
     url: str = ""
 
     def command(self) -> tuple[list[str], dict[str, str]]:
+        """The command line, and its environment, of a Python that runs it."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("CONDUIT_")}
         env |= {"CONDUIT_HOME": str(self.home), "CONDUIT_REDIS_URL": self.redis_url, "WEB_TOKEN": TOKEN}
-        argv = [sys.executable, "-c", "from conduit_tasks.cli.main import main; main()", "gateway", "--port", "0"]
-        return [*argv, *self.options], {**env, **self.environment}
+        argv = [sys.executable, str(MAIN), "gateway", "--port", "0", *self.options]
+        return argv, {**env, "PYTHONPATH": str(ROOT), **self.environment}
 
     def start(self) -> GatewayProcess:
         argv, env = self.command()
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(argv, env=env, cwd=self.home, stdout=subprocess.PIPE, stderr=log, text=True)
-        # A process that never says anything is ended, so that the line below ends too.
-        guard = threading.Timer(300, self.process.kill)
-        guard.start()
-        assert self.process.stdout is not None
-        # Where tokens are Airflow's, that says something too.
-        line = next((line for line in self.process.stdout if line.startswith("listening on ")), "")
-        guard.cancel()
-        assert line, self.log.read_text()
-        self.url = line.split()[2].partition("/ingest/")[0]
+        seen = self.log.stat().st_size if self.log.exists() else 0
+        self.process = Program(argv[1:], env, self.home, self.log)
+        try:
+            until(lambda: self._listens(seen) or self._ended())
+        except AssertionError:
+            self.process.kill()
+        assert self._listens(seen), self.log.read_text()
         return self
+
+    def _ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def _listens(self, seen: int) -> bool:
+        """Whether its log beyond so many bytes says where it listens. Where tokens are Airflow's, that says something
+        too."""
+        said = self.log.read_bytes()[seen:].decode() if self.log.exists() else ""
+        if found := re.search(r"^listening on (\S+).*\n", said, re.MULTILINE):
+            self.url = found[1].partition("/ingest/")[0]
+        return bool(found)
 
     @property
     def log(self) -> Path:
@@ -97,10 +107,7 @@ class GatewayProcess:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(how)
-        code = self.process.wait(240)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        return self.process.wait(240)
 
     def request(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
