@@ -57,7 +57,7 @@ class Feed(FileSource):
 class Messages(Queue, Feed):
     """The same, whose messages are held."""
 
-    hold_every = 1.0
+    hold_every = 0.1
 
     def hold(self, positions: Sequence[Position], spare: float) -> None:
         hang("hold")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +18,20 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from tests.faults.parts import ROOT, events, until
 from tests.faults.silent import INCLUDE, PLUGINS, Server, serving
+from tests.forked import MODULES, Program
 from tests.micro_batch import harness
 from tests.micro_batch.harness import here, run_once, state, write_pipeline
 
+TASKS = (
+    *MODULES,
+    "conduit_tasks.airflow.operator",
+    "conduit_tasks.airflow.resend",
+    "conduit_tasks.airflow.tasks",
+    "conduit_tasks.cli.dead_letters",
+    "conduit_tasks.cli.replay",
+    "tests.faults.silent",
+)
+"""Modules of what the tasks are forked from, as the scheduler has them."""
 SOON = 60.0
 """Seconds that an end may take on a busy machine; without a forceful stop there is none."""
 
@@ -215,24 +224,23 @@ def test_a_forceful_stop_ends_a_call_that_gets_no_answer(place: Place, what: str
     before, call, program = HANGS[what]
     before(place)
     place.server.silence(place.home, call)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            until(lambda: place.server.asked.is_set() or process.poll() is not None, "a call", 120)
-            assert process.poll() is None, process.communicate()[0]
-            children = psutil.Process(process.pid).children(recursive=True)
-            # When the pipeline is stopped by force
-            broker = state("p")
-            broker.lifecycle.force_stop()
-            broker.close()
-            # Then the process ends with what it has started, and says why
-            said, _ = process.communicate(timeout=SOON)
-            psutil.wait_procs(children, timeout=SOON)
-        finally:
-            process.kill()
+    file, log = place.home / "program.py", place.home / "said.log"
+    file.write_text(program)
+    process = Program([file], os.environ, ROOT, log, TASKS)
+    try:
+        until(lambda: place.server.asked.is_set() or process.poll() is not None, "a call", 120)
+        assert process.poll() is None, log.read_text()
+        children = psutil.Process(process.pid).children(recursive=True)
+        # When the pipeline is stopped by force
+        broker = state("p")
+        broker.lifecycle.force_stop()
+        broker.close()
+        # Then the process ends with what it has started, and says why
+        process.wait(SOON)
+        psutil.wait_procs(children, timeout=SOON)
+    finally:
+        process.kill()
+    said = log.read_text()
     assert "stopped by force" in said
     assert process.returncode == (1 if program.startswith(COMMAND) else STOPPED), said
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
