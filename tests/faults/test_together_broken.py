@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,8 +28,9 @@ from tests.changes.parts import applied
 from tests.faults.beside import Beside, Died
 from tests.faults.functions import hold
 from tests.faults.grouped import UNCONFIRMED, UnderWay, all_there, broker, changed, pipeline, sealed, under_way
-from tests.faults.parts import ROOT, Receiver, drive, events
+from tests.faults.parts import Receiver, drive, events
 from tests.faults.test_shards import WINDOW, beside, deliver, hanging
+from tests.forked import Forked
 from tests.micro_batch.harness import payloads, run_once, state
 
 __all__ = ["beside", "broker", "hanging", "under_way"]
@@ -99,11 +98,9 @@ def test_a_task_that_is_run_again_needs_no_micro_batch_of_its_lane_that_is_colle
     all_there(receiver, 900, cursor=3)
 
 
-DRIVER = "from tests.faults.test_together_broken import driver; driver()"
-
-
-def driver() -> None:
-    """Delivers, as a process that can be killed; its tasks outlive it, as those of a cluster do."""
+def driver(_: None) -> None:
+    """Delivers, in a session of its own that can be killed; its tasks outlive it alone, as those of a cluster do."""
+    os.setsid()
     deliver(Beside())
 
 
@@ -115,7 +112,7 @@ def test_a_driver_that_is_killed_with_two_micro_batches_under_way_leaves_nothing
     """Given a driver that is killed alone, then its tasks go on and finish the group, and the next one finds nothing to
     do. Given that they are killed with it, then the next one has the lanes that are left finish the group, once the
     lease has lapsed."""
-    killed = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=ROOT, start_new_session=True)
+    killed = Forked(driver, None)
     try:
         under_way.wait()
     finally:
