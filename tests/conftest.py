@@ -19,7 +19,7 @@ from hypothesis import settings as hypothesis_settings
 
 from conduit_tasks.private import socket_in
 from conduit_tasks.settings import forget
-from tests.connect_server import ConnectServer
+from tests.connect_server import SILENT, ConnectServer
 from tests.jvm import quick_options
 
 DATA = Path(__file__).parent / "data"
@@ -152,9 +152,9 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """The one Spark Connect server of all tests: if one of them kills it, it starts again by itself."""
+    """The one Spark Connect server of all tests: if it is killed, it starts again by itself."""
     server = ConnectServer(tmp_path_factory.mktemp("connect"))
-    server.start()
+    server.start("--silent", str(SILENT))
     yield server
     server.stop()
 

@@ -20,6 +20,8 @@ from conduit_tasks.stack.ports import free_port
 from tests.jvm import shallow
 
 ROOT = Path(__file__).parents[1]
+SILENT = 45
+"""Seconds without an answer after which the server of all tests is killed and started again."""
 
 
 @dataclass

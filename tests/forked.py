@@ -19,6 +19,9 @@ from typing import Any
 
 from conduit_tasks.airflow import forked
 
+ROOT = Path(__file__).parents[1]
+CONDUIT = ROOT / "conduit_tasks/cli/__main__.py"
+"""The command `conduit` as a program."""
 MODULES = (
     "conduit_tasks.connectors.file.connector",
     "conduit_tasks.connectors.http.connector",
@@ -31,6 +34,7 @@ MODULES = (
     *forked.MODULES,
     "conduit_tasks.cli.gateway",
     "conduit_tasks.cli.main",
+    "conduit_tasks.cli.metrics",
     "conduit_tasks.gateway.serve",
 )
 """Imported once. None opens a connection or starts a thread."""

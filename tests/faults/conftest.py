@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.application import APPLICATION
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
@@ -63,8 +64,14 @@ def applications(tmp_path: Path) -> Iterator[Callable[..., Application]]:
     """Starts Spark applications."""
     started: list[Application] = []
 
-    def start(pipeline: str, node: str, run: str = "app", environment: dict[str, str] | None = None) -> Application:
-        application = Application(tmp_path, pipeline, node, run, environment or {})
+    def start(
+        pipeline: str,
+        node: str,
+        run: str = "app",
+        environment: dict[str, str] | None = None,
+        program: Path = APPLICATION,
+    ) -> Application:
+        application = Application(tmp_path, pipeline, node, run, environment or {}, program)
         started.append(application)
         return application.start()
 

@@ -8,7 +8,6 @@ import shlex
 import signal
 import sqlite3
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -110,16 +109,16 @@ class Receiver:
 
 @dataclass
 class Application:
-    """The Spark application of one node, in a session of its own, as Airflow's worker starts it: it is forked, unless
-    `environment` has Python import something else. Its work is done in Spark, however small it is, unless `environment`
-    says otherwise (SMALL)."""
+    """The Spark application of one node, in a session of its own, as Airflow's worker starts it: it is forked. Its work
+    is done in Spark, however small it is, unless `environment` says otherwise (SMALL)."""
 
     folder: Path
     pipeline: str
     node: str
     run: str = "app"
     environment: dict[str, str] = field(default_factory=dict)
-    process: Program | subprocess.Popen[bytes] = field(init=False)
+    program: Path = APPLICATION
+    process: Program = field(init=False)
 
     def start(self) -> Application:
         options, ours = quick_options()
@@ -134,19 +133,8 @@ class Application:
             "CONDUIT_SMALL_RECORDS": "0",
             **self.environment,
         }
-        command = [APPLICATION, "--pipeline", self.pipeline, "--node", self.node, "--run", self.run]
-        if environment["PYTHONPATH"] == str(ROOT):
-            self.process = Program(command, environment, ROOT, self.log)
-        else:
-            with self.log.open("ab") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, *command],
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    cwd=ROOT,
-                    start_new_session=True,
-                )
+        ids = ["--pipeline", self.pipeline, "--node", self.node, "--run", self.run]
+        self.process = Program([self.program, *ids], environment, ROOT, self.log)
         return self
 
     @property

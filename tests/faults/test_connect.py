@@ -20,12 +20,12 @@ from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.spark.server import answers
 from conduit_tasks.topology import UNTOLD
 from conduit_tasks.waits import still_running
-from tests.conftest import ConnectServer
+from tests.connect_server import SILENT, ConnectServer
 from tests.faults.parts import Application, Receiver, account, drive, events, until
 from tests.faults.test_deadly_record import PIPELINE as DEADLY
 from tests.faults.test_deadly_record import check, given
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
-from tests.faults.test_terminated import patient, still
+from tests.faults.test_terminated import PATIENT, still
 from tests.micro_batch.harness import payloads, state, write_pipeline
 
 Start = Callable[..., Application]
@@ -43,7 +43,7 @@ def delivering(
     write_pipeline(home, "p", text.replace("timeout: 5s, max", f"timeout: {timeout}, max"))
     assert plan_run("p", "before").micro_batch == 1
     until_sealed()
-    application = start("p", "destinations.web", "one", {**server.environment, **patient(home)})
+    application = start("p", "destinations.web", "one", server.environment, PATIENT)
     until(lambda: receiver.accepted() >= 100 or application.process.poll() is not None, "the middle")
     assert application.process.poll() is None, application.log.read_text()[-3000:]
     return rows, application
@@ -95,54 +95,32 @@ def test_what_a_killed_driver_left_running_at_the_server_is_interrupted_or_waite
 
 
 @pytest.mark.proves("C9", "C10", "C11")
-def test_a_server_that_is_killed_ends_the_attempt_and_the_next_one_goes_on(
+def test_a_server_that_stands_still_is_killed_and_started_again_and_the_next_attempt_goes_on(
     home: Path, receiver: Receiver, applications: Start, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", LONG)
     forget()
-    rows, application = delivering(home, receiver, applications, connect_server)
-    # When the server dies, which all share: it is there again after
+    # Given a server with a worker that stays in the middle
+    rows, application = delivering(home, receiver, applications, connect_server, timeout="240s")
+    receiver.hold(150)
     workers = connect_server.workers()
-    connect_server.kill()
-    # Then the attempt ends, says why, and no worker of it is left
+    # When the server, which all share, stands still
+    stood = connect_server.jvm()
+    stood.suspend()
+    # Then what watches it kills it; the attempt that waits for it ends, says why, and no worker of it is left
     assert application.wait() == 1, application.log.read_text()[-3000:]
     [failed] = [e for e in application.events() if e["event"] == "failed"]
     assert failed["error"] == "SparkLost"
     assert "nothing is lost" in failed["reason"]
-    assert still_running(workers, 300) == []
+    assert still_running([stood, *workers], 300) == []
+    assert f"has answered nobody for {SILENT} s; it is killed" in connect_server.log.read_text()
+    receiver.release()
     # And the server is there again by itself, and the next attempt goes on
     until(connect_server.address.listens, "another server")
     fast(home, receiver)
     again = applications("p", "destinations.web", "two", connect_server.environment)
     assert again.wait() == 0, again.log.read_text()[-3000:]
     arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
-
-
-@pytest.mark.proves("C9", "C10", "C11")
-def test_a_server_that_stands_still_is_started_again_and_the_attempt_ends(
-    home: Path, receiver: Receiver, applications: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", LONG)
-    forget()
-    server = ConnectServer(tmp_path)
-    server.start("--silent", "20")
-    try:
-        rows, application = delivering(home, receiver, applications, server)
-        # When the server stands still, with a job in it
-        stood = server.jvm()
-        stood.suspend()
-        # Then what watches it ends it, and with it the attempt that waits for it
-        assert application.wait() == 1, application.log.read_text()[-3000:]
-        assert still_running([stood], 300) == []
-        assert "has answered nobody for 20 s; it is killed" in server.log.read_text()
-        # And the next attempt goes on at another one
-        until(server.address.listens, "another server")
-        fast(home, receiver)
-        again = applications("p", "destinations.web", "two", server.environment)
-        assert again.wait() == 0, again.log.read_text()[-3000:]
-        arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
-    finally:
-        server.stop()
 
 
 @pytest.mark.proves("C9")

@@ -94,7 +94,6 @@ CASES: dict[str, tuple[str, Callable[[], None], Moment, float]] = {
     "the file at once": ("destinations.file", until_sealed, lease("destinations.file"), 0.0),
     "the file later": ("destinations.file", until_sealed, lambda home, _: bool(lines(home / "out/file.jsonl")), 0.3),
     "HTTP in the middle": ("destinations.web", until_sealed, lambda _, receiver: receiver.accepted() >= 100, 0.0),
-    "HTTP later": ("destinations.web", until_sealed, lambda _, receiver: receiver.accepted() >= 300, 0.1),
     "SQL in the middle": ("destinations.table", until_sealed, lambda home, _: bool(table(home / "out/table.db")), 0.2),
 }  # fmt: skip
 

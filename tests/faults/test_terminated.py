@@ -13,9 +13,11 @@ from conduit_tasks.exit_codes import ENDED
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import held, hold
-from tests.faults.parts import ROOT, SMALL, Application, Receiver, drive, events, until
+from tests.faults.parts import SMALL, Application, Receiver, drive, events, until
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
 from tests.micro_batch.harness import payloads, state, write_pipeline
+
+PATIENT = Path(__file__).with_name("patient.py")
 
 
 @pytest.mark.proves("C10", "C15", "C9")
@@ -33,7 +35,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     if node == "destinations.web":
         until_sealed()
     hold().touch()
-    application = applications("p", node, "app", {**patient(home), **how})
+    application = applications("p", node, "app", how, PATIENT)
     at_work = held().exists if node == "sources.in" else lambda: receiver.accepted() >= 50
     until(lambda: at_work() or application.process.poll() is not None, node)
     # When it alone is asked to end
@@ -57,14 +59,6 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     seen = receiver.summary()
     assert (seen["accepted"], seen["out_of_order"]) == (COUNT, 0)
     assert seen["duplicates"] <= IN_FLIGHT + UNTOLD
-
-
-def patient(home: Path) -> dict[str, str]:
-    """The environment of a driver that waits for its executors for as long as a loaded machine lets them take."""
-    folder = home.parent / "patient"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text("import conduit_tasks.spark.ended as ended\n\nended.HALT = 90.0\n")
-    return {"PYTHONPATH": f"{folder}:{ROOT}"}
 
 
 def still(receiver: Receiver) -> bool:

@@ -21,10 +21,8 @@ from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.redis_client.connection import Client, connect
 from conduit_tasks.settings import Settings, forget
 from tests.conftest import RedisServer
-from tests.forked import Program
+from tests.forked import CONDUIT, ROOT, Program
 
-ROOT = Path(__file__).parents[2]
-MAIN = ROOT / "conduit_tasks/cli/__main__.py"
 TOKEN = "correct-horse"
 PIPELINE = """
 version: "2.2"
@@ -68,7 +66,7 @@ class GatewayProcess:
         """The command line, and its environment, of a Python that runs it."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("CONDUIT_")}
         env |= {"CONDUIT_HOME": str(self.home), "CONDUIT_REDIS_URL": self.redis_url, "WEB_TOKEN": TOKEN}
-        argv = [sys.executable, str(MAIN), "gateway", "--port", "0", *self.options]
+        argv = [sys.executable, str(CONDUIT), "gateway", "--port", "0", *self.options]
         return argv, {**env, "PYTHONPATH": str(ROOT), **self.environment}
 
     def start(self) -> GatewayProcess:

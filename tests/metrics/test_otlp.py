@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +15,13 @@ from typing import Any
 import pytest
 
 from conduit_tasks.metrics.histogram import BOUNDS
+from tests.forked import CONDUIT, Program
 from tests.metrics.test_state import ran  # noqa: F401 - a fixture
 
-COMMAND = [sys.executable, "-c", "from conduit_tasks.cli.main import main; main()", "metrics"]
+
+def metrics(log: Path, *options: str) -> Program:
+    """`conduit metrics`; what it says goes to `log`."""
+    return Program([CONDUIT, "metrics", *options], os.environ, log.parent, log)
 
 
 class Collector:
@@ -78,9 +81,9 @@ def labels(point: Any) -> tuple[str, ...]:
     return tuple(a.value.string_value for a in point.attributes)
 
 
-def test_one_export_holds_what_the_broker_holds(ran: Path, collector: Collector) -> None:  # noqa: F811
+def test_one_export_holds_what_the_broker_holds(ran: Path, collector: Collector, tmp_path: Path) -> None:  # noqa: F811
     # When
-    subprocess.run([*COMMAND, "--otlp"], check=True, capture_output=True)
+    assert metrics(tmp_path / "said.log", "--otlp").wait(240) == 0
     # Then
     found = collector.read()
     assert collector.headers["x-key"] == "abc"
@@ -102,9 +105,10 @@ def test_one_export_holds_what_the_broker_holds(ran: Path, collector: Collector)
 def test_they_are_sent_again_and_again_and_a_last_time_when_told_to_stop(
     ran: Path,  # noqa: F811
     collector: Collector,
+    tmp_path: Path,
 ) -> None:
     collector.status = 400
-    sending = subprocess.Popen([*COMMAND, "--otlp-every", "0.2"], stderr=subprocess.PIPE, text=True)
+    sending = metrics(tmp_path / "said.log", "--otlp-every", "0.2")
     try:
         deadline = time.monotonic() + 60
         while len(collector.bodies) < 2:
@@ -120,12 +124,14 @@ def test_they_are_sent_again_and_again_and_a_last_time_when_told_to_stop(
         assert collector.read()["conduit.broker_up"].gauge.data_points[0].as_double == 1
     finally:
         sending.kill()
-        sending.communicate()
 
 
-def test_a_collector_that_is_away_fails_a_single_export(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_collector_that_is_away_fails_a_single_export(
+    ran: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    sent = subprocess.run([*COMMAND, "--otlp"], check=False, capture_output=True, text=True)
-    assert sent.returncode == 1
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in sent.stderr
+    assert metrics(tmp_path / "said.log", "--otlp").wait(240) == 1
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in (tmp_path / "said.log").read_text()
