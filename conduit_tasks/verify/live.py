@@ -14,6 +14,7 @@ from conduit_tasks.verify.machine import PATIENCE
 from conduit_tasks.verify.result import Result
 from conduit_tasks.verify.scenario import draw
 from conduit_tasks.verify.scenario_file import PIPELINE
+from conduit_tasks.verify.server import shorten_log
 from conduit_tasks.verify.setting import set_up
 
 
@@ -31,6 +32,7 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
     client.config_set("maxmemory", 0)
     client.flushall()
     client.script_flush()
+    shorten_log(client)
     Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
     history = History(scenario, home, client, trace)
     try:

@@ -20,6 +20,9 @@ from conduit_tasks.parent import end_with_parent
 from conduit_tasks.private import make_private, socket_in
 from conduit_tasks.stack.redis import binary
 
+LOG = 64 << 20
+"""Bytes of its log from which on Redis writes it anew, between two seeds. A seed adds a MB, to memory if `scratch` is."""
+
 
 def scratch() -> Path:
     """Creates a folder for everything that is thrown away; in memory if the machine has such a place."""
@@ -63,6 +66,14 @@ def own_redis(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+def shorten_log(client: redis.Redis) -> None:
+    """Has Redis write its log anew, which it does not do by itself, if it is longer than `LOG`; call it while it is
+    empty."""
+    told = client.info("persistence")
+    if told.get("aof_current_size", 0) > LOG and not told["aof_rewrite_in_progress"]:
+        client.bgrewriteaof()
 
 
 def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
