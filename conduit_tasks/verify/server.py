@@ -21,7 +21,7 @@ from conduit_tasks.private import make_private, socket_in
 from conduit_tasks.stack.redis import binary
 
 LOG = 64 << 20
-"""Bytes of its log from which on Redis writes it anew, between two seeds. A seed adds a MB, to memory if `scratch` is."""
+"""Bytes of its log from which on Redis writes it anew between seeds. Each adds a MB, to memory if `scratch` is."""
 
 
 def scratch() -> Path:
