@@ -11,16 +11,24 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PICTURES = bool(os.environ.get("CONDUIT_TEST_PICTURES"))
 """Whether the pictures of the documents are taken again. Read here: a home of a test has an environment of its own."""
+
+OPTIONS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--remote-debugging-port=0", "--window-size=1280,800"),
+    # Nothing that no test asks for
+    *("--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync"),
+    *("--disable-breakpad", "--disable-default-apps", "--no-default-browser-check", "--metrics-recording-only"),
+    "about:blank",
+)
 
 
 class NotAnswered(Exception):
@@ -93,19 +101,14 @@ class Tab:
             (IMAGES / f"{name}.png").write_bytes(base64.b64decode(found["data"]))
 
 
-@pytest.fixture
-def browser() -> Iterator[str]:
-    """The address of a Chromium's DevTools."""
+@contextmanager
+def chromium() -> Iterator[str]:
+    """Runs one without a window; gives the address of its DevTools."""
     program = shutil.which("chromium")
     assert program, "Chromium is missing: run scripts/env.sh --tests as root, or apt-get install chromium"
     profile = tempfile.mkdtemp(prefix="conduit-chromium-")
     process = subprocess.Popen(
-        [
-            *(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-            *("--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=1280,800", "about:blank"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        [program, f"--user-data-dir={profile}", *OPTIONS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         said = Path(profile) / "DevToolsActivePort"
@@ -122,7 +125,7 @@ def browser() -> Iterator[str]:
 
 @asynccontextmanager
 async def tab_of(browser: str, token: str, url: str) -> AsyncIterator[Tab]:
-    """Its tab, signed in to Airflow."""
+    """Its only tab, which has neither cookies nor a cache of the test before, signed in to Airflow."""
     async with aiohttp.ClientSession() as session:
         deadline, tabs = time.monotonic() + 240.0, list[dict[str, Any]]()
         while not tabs:  # it answers before it has opened its first one
@@ -130,9 +133,16 @@ async def tab_of(browser: str, token: str, url: str) -> AsyncIterator[Tab]:
             await asyncio.sleep(0.05)
             async with session.get(f"{browser}/json") as answer:
                 tabs = [t for t in await answer.json(content_type=None) if t["type"] == "page"]
+        # Its size and what else is emulated go with the connection.
         async with session.ws_connect(tabs[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
             tab = Tab(socket)
             for domain in ("Page", "Runtime", "Network", "Log"):
                 await tab.call(f"{domain}.enable")
+            for kind in ("Cookies", "Cache"):
+                await tab.call(f"Network.clearBrowser{kind}")
             await tab.call("Network.setCookie", name="_token", value=token, url=url)
-            yield tab
+            try:
+                yield tab
+            finally:
+                # It neither draws nor asks a server on.
+                await tab.call("Page.navigate", url="about:blank")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck
@@ -21,6 +21,9 @@ from conduit_tasks.private import socket_in
 from conduit_tasks.settings import forget
 from tests.connect_server import SILENT, ConnectServer
 from tests.jvm import quick_options
+
+if TYPE_CHECKING:
+    from tests.faults.parts import Receiver
 
 DATA = Path(__file__).parent / "data"
 SHARED = {"CONDUIT_CLASS_DATA": str(Path(__file__).parents[1] / ".conduit" / "cds")}
@@ -157,6 +160,27 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
     server.start("--silent", str(SILENT))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def refusing_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    """The HTTP receiver of all tests that want one answer of 400, for `{"n": 3}`, and else ask nothing of it."""
+    from tests.faults.parts import Receiver
+
+    receiver = Receiver(tmp_path_factory.mktemp("receiver"))
+    receiver.arguments = (*receiver.arguments, "--refuse", "n=3")
+    receiver.start()
+    yield receiver
+    receiver.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[str]:
+    """The one Chromium of all tests: the address of its DevTools."""
+    from tests.browser import chromium
+
+    with chromium() as address:
+        yield address
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from conduit_tasks.errors import ConfigError, ConnectionMissing
 from conduit_tasks.micro_batch import handed
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.load import load_file
+from tests import fork
 
 SECRET = "p@ss/w?rd#1"
 ESCAPED = "p%40ss%2Fw%3Frd%231"
@@ -255,12 +256,15 @@ def airflow(tmp_path: Path) -> dict[str, str]:
     }
     # A whole `airflow db migrate` takes half a minute of CPU.
     add = (
-        "from airflow import settings; from airflow.models.connection import Connection as C; "
-        "C.metadata.create_all(settings.engine, [C.metadata.tables[n] for n in ('team', 'connection')]); "
-        "s = settings.Session(); "
-        f"s.add(C('cache', conn_type='redis', host='r', password={SECRET!r})); s.commit()"
+        "from airflow.models.connection import Connection as C\n"
+        "C.metadata.create_all(settings.engine, [C.metadata.tables[n] for n in ('team', 'connection')])\n"
+        "s = settings.Session()\n"
+        f"s.add(C('cache', conn_type='redis', host='r', password={SECRET!r}))\ns.commit()\n"
     )
-    subprocess.run([sys.executable, "-c", add], env=environment, check=True, capture_output=True)
+    (tmp_path / "airflow").mkdir()
+    with fork.script(fork.AIRFLOW + add, environment=environment) as adding:
+        said = adding.stdout.read()
+        assert adding.wait() == 0, said
     return environment
 
 
@@ -291,7 +295,7 @@ def test_validate_is_content_where_airflow_cannot_be_asked(home: Path, monkeypat
     # Then everything else is checked
     assert (done.returncode, done.stdout) == (0, "")
     (home / "include" / "pipelines" / "p.yaml").write_text(PIPELINE.replace("table: letters", "tabel: letters"))
-    assert "unknown option 'tabel'" in conduit(nowhere, "validate").stdout
+    assert "unknown option 'tabel'" in fork.conduit("validate", environment=nowhere, airflow=True).stdout
 
 
 def test_a_wrong_type_is_named_at_its_place(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

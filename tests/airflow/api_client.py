@@ -14,11 +14,10 @@ import pytest
 
 import tests.airflow.conftest  # noqa: F401 - Airflow's home, before its first import
 from conduit_tasks.broker.broker import Broker
-from tests.faults.conftest import receivers
-from tests.faults.parts import events
+from tests.faults.parts import Receiver, events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers", "site"]
+__all__ = ["airflow", "api", "delivered", "site"]
 
 PIPELINE = """
 version: "2.2"
@@ -116,11 +115,9 @@ def site(home: Path, airflow: Airflow) -> Iterator[str]:
 
 
 @pytest.fixture
-def delivered(home: Path, receivers: Any) -> None:
+def delivered(home: Path, refusing_receiver: Receiver) -> None:
     """`p` with ten records delivered, of which the web refused one."""
-    receiver = receivers("--refuse", "n=3")
-    receiver.mode("up")
-    write_pipeline(home, "p", PIPELINE.replace("URL", receiver.url))
+    write_pipeline(home, "p", PIPELINE.replace("URL", refusing_receiver.url))
     events(home / "data", 10)
     run_once("p", "first")
     run_once("p", "second")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.api_client import ASK, PIPELINE, Airflow, airflow, api, broker_of, delivered, receivers
+from tests.airflow.api_client import ASK, PIPELINE, Airflow, airflow, api, broker_of, delivered
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 
 
 def test_a_pipeline_shows_status_cursors_lag_and_counts_and_no_settings(api: Any, delivered: None) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.topology import Breaker
-from tests.airflow.api_client import ASK, Airflow, airflow, api, broker_of, delivered, receivers
+from tests.airflow.api_client import ASK, Airflow, airflow, api, broker_of, delivered
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 
 
 def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_them(

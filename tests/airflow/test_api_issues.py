@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.api_client import ASK, Airflow, airflow, api, broker_of, delivered, receivers
+from tests.airflow.api_client import ASK, Airflow, airflow, api, broker_of, delivered
 from tests.airflow.test_api_records import QUIET
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 BASE = "/v1/pipelines/p/issues"
 
 

@@ -23,11 +23,11 @@ from conduit_tasks.airflow.api import live
 from conduit_tasks.airflow.api.live import changes
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.settings import forget
-from tests.airflow.api_client import Airflow, airflow, api, broker_of, delivered, receivers, site
+from tests.airflow.api_client import Airflow, airflow, api, broker_of, delivered, site
 from tests.faults.parts import events, until
 from tests.micro_batch.harness import run_once
 
-__all__ = ["airflow", "api", "delivered", "receivers", "site"]
+__all__ = ["airflow", "api", "delivered", "site"]
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,10 +10,10 @@ import pytest
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.hidden import without_secrets
-from tests.airflow.api_client import ASK, Airflow, airflow, api, delivered, receivers
+from tests.airflow.api_client import ASK, Airflow, airflow, api, delivered
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 RECORDS, TRY = "/v1/pipelines/p/records", "/v1/pipelines/p/records/try"
 
 

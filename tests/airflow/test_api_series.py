@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.broker.series import COARSE
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, api, broker_of, delivered, receivers
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, api, broker_of, delivered
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 
 
 def test_curves_say_what_was_read_delivered_and_refused_when_and_how_long_it_took(api: Any, delivered: None) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from conduit_tasks.ledger import history
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, api, delivered, receivers
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, api, delivered
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 FIND = "/v1/pipelines/p/records/find"
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from conduit_tasks.airflow.executor import opened
+from tests.fork import AIRFLOW, script
 
 DRIVE = """
 import sqlite3, sys, threading, time
@@ -52,8 +51,10 @@ try:
     write()
     assert heartbeat() < LONG / 2, "somebody wrote since the last rest"
     # So does what the loop itself has written, by a connection that is known, if it gives work
+    executor.REST = 0.0
     loop_writes()
     heartbeat()
+    executor.REST = LONG
     loop_writes("INSERT INTO task_instance (a, b, c) VALUES (?, ?, ?)")
     assert heartbeat() < LONG / 2, "the loop gives itself work"
     # And otherwise it lasts, also while the loop writes that it has looked, by one connection or another
@@ -155,19 +156,16 @@ def test_a_scheduler_that_is_asked_to_end_while_a_callback_of_a_weak_reference_r
     environment: dict[str, str],
 ) -> None:
     """Given a signal whose exception Python prints and forgets."""
-    done = subprocess.run(
-        [sys.executable, "-c", ASKED], env=environment, check=False, capture_output=True, text=True, timeout=240
-    )
-    assert "Exception ignored" in done.stderr
-    assert ("went on" in done.stdout, "never" in done.stdout, done.returncode) == (True, False, 7), done.stderr[-3000:]
+    with script(AIRFLOW + ASKED, environment=environment) as scheduler:
+        said = scheduler.stdout.read()
+        assert "Exception ignored" in said
+        assert ("went on" in said, "never" in said, scheduler.wait()) == (True, False, 7), said[-3000:]
 
 
 def test_a_scheduler_rests_until_something_may_give_it_work(tmp_path: Path, environment: dict[str, str]) -> None:
-    file = str(tmp_path / "airflow.db")
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVE, file], env=environment, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    with script(AIRFLOW + DRIVE, tmp_path / "airflow.db", environment=environment) as scheduler:
+        said = scheduler.stdout.read()
+        assert scheduler.wait() == 0, said[-3000:]
 
 
 @pytest.mark.parametrize("url", ["postgresql+psycopg2://airflow@nowhere/airflow", "sqlite://"])

@@ -184,7 +184,6 @@ def test_a_jvm_that_nobody_needs_is_not_started(
     assert task._hook.exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["spark.pyspark.driver.python", "spark.pyspark.python"])
 def test_spark_starts_the_driver_where_it_is_told_with_which_python(
     operator: Build,  # noqa: F811
     work: list[Any],  # noqa: F811
@@ -192,13 +191,12 @@ def test_spark_starts_the_driver_where_it_is_told_with_which_python(
     application: Path,
     told: Path,
     context: Any,
-    name: str,
 ) -> None:
     how("forked")
     application.write_text(
         f"import os\nopen({str(told)!r}, 'w').write(open(f'/proc/{{os.getppid()}}/cmdline').read())\n"
     )
-    operator(conf={name: sys.executable}).execute(context)
+    operator(conf={"spark.pyspark.driver.python": sys.executable}).execute(context)
     assert "SparkSubmit" in told.read_text()
 
 
@@ -206,6 +204,7 @@ def test_spark_starts_the_driver_where_it_is_told_with_which_python(
     ("conf", "extra", "forks"),
     [
         ({"spark.executor.memory": "1g", "spark.jars": "a.jar"}, {"principal": "p", "keytab": "k"}, True),
+        ({"spark.pyspark.python": sys.executable}, {}, False),
         ({"spark.submit.pyFiles": "a.zip"}, {}, False),
         ({"spark.jars.packages": "a:b:1"}, {}, False),
         ({"spark.driver.extraClassPath": "a.jar"}, {}, False),

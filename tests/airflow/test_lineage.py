@@ -31,8 +31,10 @@ def submitted(
         "import json, os, stat, sys\n"
         "words = open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))\n"
         "file = words[words.index('--properties-file') + 1]\n"
+        # What a context would take, without the start of one
         "from pyspark import SparkConf, SparkContext\n"
-        "conf = dict(SparkContext(conf=SparkConf()).getConf().getAll())\n"
+        "SparkContext._ensure_initialized()\n"
+        "conf = dict(SparkConf().getAll())\n"
         f"said = [words, conf, file, stat.S_IMODE(os.stat(file).st_mode)]\n"
         f"open({str(out)!r}, 'w').write(json.dumps(said))\n"
     )

@@ -18,13 +18,13 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.record.counts import Counts
-from tests.airflow.api_client import Airflow, airflow, broker_of, delivered, receivers, site
+from tests.airflow.api_client import Airflow, airflow, broker_of, delivered, site
 from tests.airflow.test_pages import picture
-from tests.browser import Tab, browser, tab_of
+from tests.browser import Tab, tab_of
 from tests.faults.parts import events
 from tests.micro_batch.harness import here, plan_run, run_once, write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers", "site"]
+__all__ = ["airflow", "delivered", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.dead_letters import index_entries
 from conduit_tasks.broker.redrive import Settled
 from conduit_tasks.dead_letters import columns, kept
@@ -48,10 +49,10 @@ def letter(
     return DeadLetter(batch, n, record, node, error, "http 400" if n % 3 else "http 422", 1, epoch, said, n)
 
 
-def put(*letters: DeadLetter, destination: str = "web") -> None:
+def put(*letters: DeadLetter, destination: str = "web", broker: Broker | None = None) -> None:
     """Stores letters, in a file of their own, and indexes them."""
     DeadLetterStore(root(), "p", None if destination == BEFORE_FAN_OUT else destination).store(letters)
-    broker = broker_of("p")
+    broker = broker or broker_of("p")
     key = broker.keys.dead("" if destination == BEFORE_FAN_OUT else destination)
     for n in range(0, len(letters), 1_000):
         broker.redis.hset(key, items=index_entries(letters[n : n + 1_000]))
@@ -338,8 +339,9 @@ def test_no_look_costs_a_second_of_cpu(
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     per = MANY // files
+    broker = broker_of("p")
     for batch in range(files):
-        put(*(letter(batch * per + n, batch + 1) for n in range(per)))
+        put(*(letter(batch * per + n, batch + 1) for n in range(per)), broker=broker)
     last = f"{LETTERS}/web/0/{files}/{files * per - 1}/0"
 
     def cost(name: str, call: Callable[[], Any]) -> Any:

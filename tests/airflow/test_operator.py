@@ -163,14 +163,15 @@ def test_a_missing_connection_is_named_and_asked_for_again(
     assert not isinstance(error.value, AirflowFailException)
 
 
-@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(
-    ("event", "code", "state"),
+    ("way", "event", "code", "state"),
     [
-        ("waiting", 3, AirflowSkipException),
-        ("stopped", 4, AirflowFailException),
-        ("held", 5, AirflowSkipException),
-        ("failed", 1, NodeFailed),
+        ("forked", "waiting", 3, AirflowSkipException),
+        ("forked", "stopped", 4, AirflowFailException),
+        ("forked", "held", 5, AirflowSkipException),
+        ("forked", "failed", 1, NodeFailed),
+        # Whatever the code is, Spark ends with that of its driver
+        ("started", "stopped", 4, AirflowFailException),
     ],
 )
 def test_an_exit_code_becomes_a_state_with_the_reason(
@@ -178,12 +179,15 @@ def test_an_exit_code_becomes_a_state_with_the_reason(
     work: list[Any],
     application: Path,
     context: Any,
+    how: Callable[[str], None],
+    way: str,
     event: str,
     code: int,
     state: type[Exception],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    how(way)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     line = json.dumps({"event": event, "reason": "port 9000 refuses"})
     application.write_text(
@@ -205,9 +209,11 @@ def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_
     application: Path,
     tmp_path: Path,
     context: Any,
+    how: Callable[[str], None],
     owner: str,
     attempts: int,
 ) -> None:
+    how("forked")
     # Given an application that finds its lease taken when it begins, and the next time not
     told = tmp_path / "told"
     line = json.dumps({"event": "held", "reason": "the lease is held", "owner": owner})

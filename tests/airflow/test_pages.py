@@ -15,11 +15,11 @@ import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.redis_client.script import Script, load
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers, site
-from tests.browser import Tab, browser, tab_of
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, site
+from tests.browser import Tab, tab_of
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers", "site"]
+__all__ = ["airflow", "delivered", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 LOOK = os.environ.get("CONDUIT_TEST_LOOK", "")

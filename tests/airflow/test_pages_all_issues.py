@@ -13,11 +13,11 @@ from conduit_tasks.operate import all_issues
 from conduit_tasks.operate.issues import note_failure
 from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, site
 from tests.airflow.test_pages import picture
-from tests.browser import browser, tab_of
+from tests.browser import tab_of
 from tests.micro_batch.harness import write_pipeline
 from tests.operate.test_all_issues import dead, letter
 
-__all__ = ["airflow", "browser", "site"]
+__all__ = ["airflow", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 IDS = [f"feed-{n:04d}" for n in range(1_000)]

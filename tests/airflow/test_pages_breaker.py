@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, receivers, site
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, site
 from tests.airflow.test_pages import picture
-from tests.browser import browser, tab_of
+from tests.browser import tab_of
+from tests.faults.conftest import receivers
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["airflow", "browser", "receivers", "site"]
+__all__ = ["airflow", "receivers", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 

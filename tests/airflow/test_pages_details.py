@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.api_client import airflow, delivered, receivers
+from tests.airflow.api_client import airflow, delivered
 from tests.airflow.test_pages import history, picture, sample, site
-from tests.browser import browser, tab_of
+from tests.browser import tab_of
 
-__all__ = ["airflow", "browser", "delivered", "receivers", "sample", "site"]
+__all__ = ["airflow", "delivered", "sample", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 PROBLEM = "document.querySelector('#problem').textContent"

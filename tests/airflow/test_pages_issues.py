@@ -13,12 +13,12 @@ import pytest
 from conduit_tasks.broker.redrive import Settled
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.settings import settings
-from tests.airflow.api_client import airflow, broker_of, delivered, receivers, site
+from tests.airflow.api_client import airflow, broker_of, delivered, site
 from tests.airflow.test_pages import picture
-from tests.browser import Tab, browser, tab_of
+from tests.browser import Tab, tab_of
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers", "site"]
+__all__ = ["airflow", "delivered", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 ISSUES = "fetch('/conduit/v1/pipelines/p/issues').then((a) => a.json())"

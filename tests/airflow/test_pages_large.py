@@ -20,14 +20,14 @@ from conduit_tasks.dead_letters.store import letters_table, write_table
 from conduit_tasks.operate.issues import note_failure
 from conduit_tasks.redis_client.script import Script
 from conduit_tasks.spool.store import open_store
-from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered, receivers
+from tests.airflow.api_client import PIPELINE, Airflow, airflow, broker_of, delivered
 from tests.airflow.test_many_letters import letter, root
 from tests.airflow.test_pages import history, picture, sample, site
 from tests.airflow.test_pages_axe import AXE, LOOK
-from tests.browser import Tab, browser, tab_of
+from tests.browser import Tab, tab_of
 from tests.micro_batch.harness import write_pipeline
 
-__all__ = ["airflow", "browser", "delivered", "receivers", "sample", "site"]
+__all__ = ["airflow", "delivered", "sample", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 IDS = [f"feed-{n:04d}" for n in range(999)]

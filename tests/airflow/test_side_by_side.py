@@ -22,6 +22,7 @@ from conduit_tasks.micro_batch import draining, work_needed
 from conduit_tasks.micro_batch.context import open_broker
 from conduit_tasks.micro_batch.work_needed import WorkNeeded
 from tests.airflow.conftest import write_pipeline
+from tests.airflow.test_operator import how  # noqa: F401
 
 NODE = "destinations.out"
 
@@ -113,8 +114,10 @@ def test_what_is_left_over_starts_a_run_at_once(
     application: Path,
     monkeypatch: pytest.MonkeyPatch,
     triggered: list[TriggerDagRun],
+    how: Callable[[str], None],  # noqa: F811
     said_by: str,
 ) -> None:
+    how("forked")
     # Given a node that says that more is left
     if said_by == "the wait":
         monkeypatch.setattr(

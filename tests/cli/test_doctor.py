@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import session
 from tests.conftest import RedisServer
+from tests.fork import conduit
 from tests.micro_batch.harness import write_pipeline
 
 PIPELINE = """
@@ -42,10 +41,7 @@ def test_the_command_says_what_was_found_and_what_to_do(home: Path, tmp_path: Pa
     write_pipeline(home, "p", PIPELINE)
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW_CONN_SPARK_DEFAULT": SPARK}
     # When
-    done = subprocess.run(
-        [sys.executable, "-m", "conduit_tasks.cli", "doctor", "--format", "json"],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = conduit("doctor", "--format", "json", environment=environment, airflow=True)
     states = {each["what"]: (each["state"], each["found"], each["todo"]) for each in json.loads(done.stdout)}
     # Then what is right is said to be, and what cannot be looked at from here
     assert {name for name, (state, _, _) in states.items() if state == "wrong"} == set()

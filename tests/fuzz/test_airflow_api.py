@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.airflow.api_client import ASK, airflow, api, broker_of, delivered, receivers
+from tests.airflow.api_client import ASK, airflow, api, broker_of, delivered
 from tests.fuzz.hostile import EXAMPLES, TEXT, ending, fuzzed, json_like
 
-__all__ = ["airflow", "api", "delivered", "receivers"]
+__all__ = ["airflow", "api", "delivered"]
 
 PART, TIME = "data/a.jsonl", "2020-01-01T00:00:00Z"
 FILE = """

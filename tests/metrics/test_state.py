@@ -17,6 +17,7 @@ from conduit_tasks.airflow.api.overview import brokers, exposed
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.stack.ports import free_port
 from tests.faults.parts import events
+from tests.fork import conduit
 from tests.micro_batch.harness import run_once, write_pipeline
 
 PIPELINE = """
@@ -108,12 +109,12 @@ def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.Mo
 
 
 def test_the_command_prints_them_and_serves_them(ran: Path) -> None:
-    command = [sys.executable, "-m", "conduit_tasks.cli.main"]
-    code = "from conduit_tasks.cli.main import main; main()"
-    printed = subprocess.run([*command[:1], "-c", code, "metrics"], capture_output=True, text=True, check=True)
+    printed = conduit("metrics")
+    assert printed.returncode == 0
     assert figures(printed.stdout)["conduit_destination_records_total", ("p", "file", "delivered")] == 6
     port = free_port()
-    serving = subprocess.Popen([*command[:1], "-c", code, "metrics", "--serve", str(port)], stderr=subprocess.DEVNULL)
+    code = "from conduit_tasks.cli.main import main; main()"
+    serving = subprocess.Popen([sys.executable, "-c", code, "metrics", "--serve", str(port)], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
         while True:

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import browser, tab_of
+from tests.browser import tab_of
 from tests.stack.conftest import PATIENCE, Stack
-
-__all__ = ["browser"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
