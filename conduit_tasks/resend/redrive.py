@@ -153,7 +153,7 @@ class _Run:
             asked = {row_key(row) for row in rows}
             waiting = [] if alone and rows else self._waiting.released(asked)
             if not rows and not waiting:
-                self._waiting.unpark(lease.token)
+                self._waiting.unpark(lease)
                 return False
             epoch, claimed = broker.redrives.claim(name, lease.token, self.by, sorted(asked))
             if len(claimed) < len(asked):
@@ -168,7 +168,7 @@ class _Run:
                 with halting_call(broker, self.destination.node):
                     self._deliver(lease, epoch, items, alone=alone)
         with keeping(lease):
-            self.outcome.waiting = self._waiting.unpark(lease.token)
+            self.outcome.waiting = self._waiting.unpark(lease)
         return bool(rows or items)
 
     def _items(self, claimed: set[Any], rows: Rows) -> list[Item]:

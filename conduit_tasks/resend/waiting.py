@@ -18,6 +18,7 @@ from conduit_tasks.dead_letters.store import KEY, Key, as_field
 from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.topology import Destination
 
@@ -53,33 +54,34 @@ class Waiting:
         """Returns the records of such rows."""
         return self._parked.load(rows)
 
-    def unpark(self, token: int) -> int:
-        """Unparks, under the lease, the keys without an open letter or a waiting record. Returns the number of parked
-        records that are left to wait."""
+    def unpark(self, lease: Lease) -> int:
+        """Unparks the keys without an open letter or a waiting record. Returns the number of parked records that are
+        left to wait. Raises Fenced, and has removed nothing then that the lease's next holder has parked."""
         from conduit_tasks.micro_batch.checkpoint import Marker
 
         through = self._broker.redrives.parked(self._destination)
-        done, waiting = self._done(through)
+        done, found = self._done(through)
         if done:
             # From here on only Redis knows that they were sent, and it may forget: a mark says so first (X7).
-            Marker(self._context, self._node, token).mark()
+            Marker(self._context, self._node, lease.token).mark()
+            # Who still has the lease here was alone when it looked for copies: others of these keys may come later.
+            lease.renew()
             # The copies are removed first: if a key is parked again later, it must not find these old copies.
-            old, _ = self._of(done)
+            old = found.copies.filter(pc.is_in(found.copies["hash"], value_set=pa.array(done, pa.string())))
             self._parked.remove(self._destination, set(zip(*(old[name].to_pylist() for name in KEY))))
             for key in sorted(done):
-                self._broker.redrives.unpark(self._destination, token, key, through[key])
-        return waiting
+                self._broker.redrives.unpark(self._destination, lease.token, key, through[key])
+        return found.waiting.num_rows
 
     def over(self) -> bool:
         """Returns whether a key could be unparked: a redrive that died, or that Redis has forgotten, left it."""
         return bool(self._done(self._broker.redrives.parked(self._destination))[0])
 
-    def _done(self, through: dict[str, Place]) -> tuple[set[str], int]:
-        """Returns the keys without an open letter or a waiting record, and the number of waiting records."""
-        if not through:
-            return set(), 0
-        waiting = self._waiting(through).waiting
-        return through.keys() - self._held(set()) - set(pc.unique(waiting["hash"]).to_pylist()), waiting.num_rows
+    def _done(self, through: dict[str, Place]) -> tuple[set[str], _Copies]:
+        """Returns the keys without an open letter or a waiting record, and the copies of all these keys."""
+        found = self._waiting(through)
+        waits = {*pc.unique(found.waiting["hash"]).to_pylist(), *(self._held(set()) if through else ())}
+        return through.keys() - waits, found
 
     def _held(self, settled: set[Key]) -> set[str | None]:
         """Returns the keys that have an open letter besides `settled`."""
@@ -106,7 +108,7 @@ class Waiting:
         """Returns the waiting records of these keys: confirmed, behind the key's position, each position once; and of
         each key the position of its first copy that is not confirmed."""
         if not through:
-            return _Copies(SCHEMA.empty_table(), {}, {})
+            return _Copies(SCHEMA.empty_table(), SCHEMA.empty_table(), {}, {})
         state = self._broker.deliveries.get(self._destination)
         copies, paths = self._of(through)
         m, seq, ordinal = (copies[name].to_numpy() for name in PLACE)
@@ -126,13 +128,15 @@ class Waiting:
         order = there[np.lexsort((there, ordinal[there], seq[there], m[there]))]
         place = np.stack([m[order], seq[order], ordinal[order]])
         newest = np.append((place[:, 1:] != place[:, :-1]).any(axis=0), np.ones(min(1, len(order)), bool))
-        return _Copies(copies.take(pa.array(order[newest])), first_open, paths)
+        return _Copies(copies, copies.take(pa.array(order[newest])), first_open, paths)
 
 
 @dataclass(frozen=True)
 class _Copies:
-    """Waiting records, in order; `first_open`: hash of a key → position of its first copy that is not confirmed."""
+    """Copies of keys, and those of waiting records, in order; `first_open`: hash of a key → position of its first copy
+    that is not confirmed."""
 
+    copies: pa.Table
     waiting: pa.Table
     first_open: Mapping[str, Place]
     paths: Mapping[int, str]
