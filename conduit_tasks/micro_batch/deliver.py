@@ -189,7 +189,6 @@ class Drain:
     def redeliver(self) -> None:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
         broker = self.context.broker
-        self.marker.look()
         epoch = broker.redeliveries.begin(self.destination.id, self.run, self.lease.token)
         try:
             for number, _ in broker.redeliveries.ranges(self.destination.id, self.run, epoch):

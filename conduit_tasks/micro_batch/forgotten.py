@@ -15,6 +15,7 @@ from conduit_tasks.errors import StateLost
 from conduit_tasks.micro_batch.checkpoint import marked
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.spool.checkpoint import COLLECTED, Checkpoint, Known, Mark, exceeds, tokens
+from conduit_tasks.spool.spool import folder_name
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def remember(context: Context) -> bool:
     """Brings the state back from the spool if Redis has forgotten something; returns whether it had. Holders that work
     on what Redis said before are then fenced.
 
-    Raises StateLost if Redis knows nothing at all of the pipeline, which may be because it is another Redis.
+    Raises StateLost if Redis knows nothing at all of the pipeline, which may be because it is another Redis, or if it
+    lacks something after the rebuild, too.
     """
     from conduit_tasks.micro_batch import rebuild
 
@@ -50,6 +52,13 @@ def remember(context: Context) -> bool:
             log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)
             build = partial(rebuild.from_spool, pipeline, spool, broker)
             rebuild.apply(broker, build(), replace=True, again=build)
+            if said := forgotten(context, Checkpoint(spool, pipeline.id).read()):
+                raise StateLost(
+                    f"Redis has forgotten that {said}, also after the state of pipeline {pipeline.id} was rebuilt: "
+                    "Redis and the spool each know of something that the other does not. To go on from what Redis "
+                    f"says, remove the newest mark of that node in {spool.uri(folder_name(pipeline.id))}/checkpoint: "
+                    "what only the mark knows is delivered again"
+                )
     return True
 
 

@@ -18,7 +18,7 @@ from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
-from conduit_tasks.errors import BrokerUnavailable, Fenced, LeaseHeld, Unavailable
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, Fenced, LeaseHeld, Unavailable
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import recording, tally_of
@@ -37,10 +37,19 @@ log = logging.getLogger(__name__)
 
 
 def leased(context: Context, destination: Destination, wait: float = 0.0) -> Lease:
-    """Acquires the lease of a destination, waiting so many seconds for its holder to hand over. Raises LeaseHeld."""
+    """Acquires the lease of a destination, waiting so many seconds for its holder to hand over. Raises LeaseHeld, and
+    StateLost if Redis has forgotten something of the destination: a confirm would then make a state that neither Redis
+    nor the marks in the spool can be rebuilt to (X7)."""
     # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
     ttl = context.settings.lease_ttl + destination.delivery.timeout
-    return context.broker.leases.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
+    lease = context.broker.leases.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
+    try:
+        # What Redis forgets from here on, the lease is forgotten with.
+        Marker(context, destination.node, lease.token).look()
+    except ConduitError:
+        lease.release()
+        raise
+    return lease
 
 
 def connect(pipeline: str, destination: Destination) -> Any:

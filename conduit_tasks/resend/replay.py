@@ -14,7 +14,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -106,9 +106,10 @@ def deliver_replay(
     try:
         with announced(context, ask, [destination_id], run, TURN):
             for _ in range(PASSES):
-                if replaying.all(turn_wait):
-                    break
-                # Redis has forgotten a portion meanwhile, and what that had sent may have been cut away (X7).
+                with suppress(StateLost):
+                    if replaying.all(turn_wait):
+                        break
+                # Redis has forgotten something meanwhile: if a portion, what that had sent may have been cut away (X7).
                 remember(context)
             else:
                 raise StateLost(
