@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -256,6 +256,18 @@ _LONGEST = (
 def _group(nodeid: str) -> str:
     """What stays together with this test."""
     return next((g for g, files in _TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
+
+
+IDLE: list[Callable[[], None]] = []
+"""Ends servers that cost CPU while nobody asks them anything: called once their group of tests has ended. A test of
+another group that wants such a server starts it again."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and _group(nextitem.nodeid) != _group(item.nodeid):
+        for end in IDLE:
+            end()
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from conduit_tasks.connectors.redis.connector import RedisSource
-from tests.conftest import RedisServer
+from tests.conftest import IDLE, RedisServer
 from tests.connectors.redis_entries import Memory
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def kafka_server() -> Iterator[tuple[KafkaServer, int]]:
 
     server = KafkaServer(ports=(free_port(), free_port()))
     port = secured(server)
+    IDLE.append(lambda: server.kill() if server.process is not None else None)
     try:
         yield server.create().start(), port
     finally:

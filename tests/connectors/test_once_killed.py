@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from conduit_tasks.connectors import registry
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from tests.conftest import RedisServer
 from tests.connectors.test_sql import execute
-from tests.micro_batch.endings import end_at, home_of, lapse
+from tests.micro_batch.endings import end_at, home_of, imported_for, lapse
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -120,26 +120,25 @@ def run_and_die(plugin: str, at: int) -> None:
         run_once("p", f"killed-{number}")
 
 
-def imported(plugin: str) -> None:
-    """Imports what takes a second in every fork and may be imported before it, as it is only used in them."""
-    if plugin == "iceberg":
-        for name in ("pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "pyarrow.parquet"):
-            import_module(name)
-
-
 def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
     """Where nothing of the target was used before: what runs and dies is a fork."""
     plugin, settings, there = TARGETS[target]
-    imported(plugin)
     redis_server = RedisServer(redis_folder)
-    number = 0
-    while True:
-        number += 1
+
+    def begun(number: int) -> Path:
         redis_server.flush()
         this = home_of(home, number, os.environ.__setitem__)
         text = PIPELINE.replace("PLUGIN", plugin).replace("SETTINGS", settings.replace("URL", redis_server.url))
         write_pipeline(this, "p", text)
         events(this / "data", "a.jsonl", 0, RECORDS)
+        return this
+
+    begun(0)
+    imported_for(partial(run_until_quiet, "p"))
+    number = 0
+    while True:
+        number += 1
+        this = begun(number)
         try:
             in_child(run_and_die, plugin, number)
             break

@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from conduit_tasks.micro_batch import dividing, rebuild
 from conduit_tasks.micro_batch.context import opened
 from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer
-from tests.connectors.test_once_killed import imported, in_iceberg
-from tests.micro_batch.endings import end_at, home_of, lapse
+from tests.connectors.test_once_killed import in_iceberg
+from tests.micro_batch.endings import end_at, home_of, imported_for, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -147,13 +148,19 @@ def run_on(forgotten: bool) -> None:
 def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str) -> int:
     """Where nothing of the target was used before: what runs and dies is a fork. Returns the number of tries."""
     redis_server, number = RedisServer(redis_folder), 0
-    imported(TARGETS[target][0])
-    while True:
-        number += 1
+
+    def begun() -> Path:
         redis_server.flush()
         this = home_of(home, number, os.environ.__setitem__)
         written(this, target, server, "none", 3)
         events(this / "data", "a.jsonl", 0, RECORDS)
+        return this
+
+    begun()
+    imported_for(partial(run_on, False))
+    while True:
+        number += 1
+        this = begun()
         try:
             in_child(run_and_die, target, number)
             return number

@@ -1,11 +1,15 @@
-"""Ends a process, or what stands for one, at one of its operations; and a home for each try."""
+"""Ends a process, or what stands for one, at one of its operations; a home for each try, and forks that need not import
+anything."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.file.connector import FileDestination
+from conduit_tasks.delivery.isolated import in_child
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.redis_client.script import Script
 from conduit_tasks.settings import forget, settings
@@ -144,3 +149,17 @@ def home_of(home: Path, number: int, setenv: Callable[[str, str], None]) -> Path
     setenv("CONDUIT_HOME", str(this))
     forget()
     return this
+
+
+def imported_for(run: Callable[[], Any]) -> None:
+    """Imports what `run` imports in a fork, so that no fork after it has to: this process has only imported it then,
+    and not used it, as a library with threads must not be used before a fork that uses it."""
+    for name in in_child(_imported_by, run):
+        with suppress(ImportError):
+            import_module(name)
+
+
+def _imported_by(run: Callable[[], Any]) -> list[str]:
+    before = set(sys.modules)
+    run()
+    return [name for name in sys.modules if name not in before]

@@ -24,7 +24,7 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.ports import free_port
-from tests.conftest import SHARED
+from tests.conftest import IDLE, SHARED
 from tests.jvm import shallow
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
@@ -51,6 +51,11 @@ class Stack:
         said = done.stdout + done.stderr
         assert code is None or done.returncode == code, said
         return said
+
+    def end(self) -> None:
+        """Stops all of it. Not by `down`, which waits for the pipelines: nobody needs what is in flight."""
+        for process in reversed(self.state.processes.values()):
+            processes.stop(process, timeout=0)
 
     @property
     def state(self) -> State:
@@ -141,15 +146,14 @@ def only_stack() -> Iterator[Stack]:
     for server in ("API", "SPARK_CONNECT", "GATEWAY"):
         environment[f"CONDUIT_{server}_PORT"] = str(free_port())
     own = Stack(home, environment)
+    IDLE.append(own.end)
     try:
         own.conduit("stack", "up", "--timeout", str(PATIENCE))
         yield own
     finally:
         for client in own.clients.values():
             client.__exit__(None, None, None)
-        # Not by `down`, which waits for the pipelines: nobody needs what is in flight.
-        for process in reversed(own.state.processes.values()):
-            processes.stop(process, timeout=0)
+        own.end()
         shutil.rmtree(home, ignore_errors=True)
 
 
