@@ -138,11 +138,12 @@ def main(argv: list[str] | None = None) -> int:
         load = os.getloadavg()[0]
         print(f"{os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}, size {size}\n")
     met = True
-    for name in options.names or RUN:
-        run, sizes = RUN[name]
-        result = run(place, sizes[size])
-        print(json.dumps({"name": name, **asdict(result)}) if options.json else result.text(), flush=True)
-        met = met and all(figure.met is not False for figure in result.figures)
+    with place.kept.end:
+        for name in options.names or RUN:
+            run, sizes = RUN[name]
+            result = run(place, sizes[size])
+            print(json.dumps({"name": name, **asdict(result)}) if options.json else result.text(), flush=True)
+            met = met and all(figure.met is not False for figure in result.figures)
     return 0 if met or size == "quick" else 1
 
 

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import redis
+
 from benchmarks.measure import measured
 from benchmarks.place import PIPELINE, ROOT, Place, serving
 from benchmarks.tables import Figure, Result
@@ -46,25 +48,30 @@ def gateway(url: str, place: Place) -> Iterator[tuple[str, int]]:
         process.communicate()
 
 
-def once(place: Place, mode: str, requests: int, batch: int) -> dict[str, float]:
-    """Sends so many requests; events per second and per second of CPU of the gateway and of Redis."""
+@contextmanager
+def serving_events(place: Place) -> Iterator[tuple[str, redis.Redis, int, int]]:
+    """A new home with a gateway and its Redis for the block: (url, client, process id of the gateway, of Redis)."""
     settings = {"auth": "env:BENCH_TOKEN", "backlog.records": "10000000", "backlog.bytes": "8GiB"}
     place.pipeline(
         {"id": SOURCE, "type": "source", "plugin": "gateway", "settings": settings},
         {"id": "out", "type": "destination", "plugin": "log"},
     )
-    events = requests * batch
     with serving(place) as (url, client, redis_pid):
         client.config_set("appendfsync", "always")
         with gateway(url, place) as (at, pid):
-            where = urlsplit(at)
-            words = [str(where.hostname), str(where.port), PATH, mode, str(requests), str(CONNECTIONS), str(batch)]
-            with measured(pid) as cost, measured(redis_pid) as broker:
-                command = [sys.executable, "-m", "benchmarks.load", *words]
-                done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-        told = json.loads(done.stdout)
-        state: Any = client.hgetall(Keys(PIPELINE).ingested(SOURCE))
-        there = int(state["last"]) - int(state["acked"])
+            yield at, client, pid, redis_pid
+
+
+def once(at: tuple[str, redis.Redis, int, int], mode: str, requests: int, batch: int) -> dict[str, float]:
+    """Sends so many requests; events per second and per second of CPU of the gateway and of Redis."""
+    url, client, pid, redis_pid = at
+    events, before, where = requests * batch, stored(client), urlsplit(url)
+    words = [str(where.hostname), str(where.port), PATH, mode, str(requests), str(CONNECTIONS), str(batch)]
+    with measured(pid) as cost, measured(redis_pid) as broker:
+        command = [sys.executable, "-m", "benchmarks.load", *words]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    told = json.loads(done.stdout)
+    there = stored(client) - before
     if told["answers"] != {"202": requests} or there != events:
         raise SystemExit(f"{mode}: {events} events were sent, {told['answers']} answered, {there} are stored")
     return {
@@ -75,18 +82,27 @@ def once(place: Place, mode: str, requests: int, batch: int) -> dict[str, float]
     }
 
 
+def stored(client: redis.Redis) -> int:
+    """Events that are there."""
+    state: Any = client.hgetall(Keys(PIPELINE).ingested(SOURCE))
+    return int(state.get("last", 0)) - int(state.get("acked", 0))
+
+
 def run(place: Place, singles: int, batches: int) -> Result:
-    """`singles` requests of one event in each mode, and `batches` of 100."""
-    done = {
-        "binary": once(place, "binary", singles, 1),
-        "structured": once(place, "structured", singles, 1),
-        f"batches of {BATCH}": once(place, "batch", batches, BATCH),
-    }
+    """`singles` requests of one event in each mode, and `batches` of 100; each mode has a gateway of its own, unless
+    the place is small."""
+    batched_mode = f"batches of {BATCH}"
+    modes = {"binary": ("binary", singles, 1), "structured": ("structured", singles, 1)}
+    modes[batched_mode] = ("batch", batches, BATCH)
+    done = {}
+    for names in [[*modes]] if place.small else [[name] for name in modes]:
+        with serving_events(place) as at:
+            done |= {name: once(at, *modes[name]) for name in names}
     rows = [
         [mode, of["events"], of["rate"], of["per_cpu"], of["redis"] * 1e6 / of["events"]] for mode, of in done.items()
     ]
     alone = [done["binary"], done["structured"]]
-    batched = done[f"batches of {BATCH}"]
+    batched = done[batched_mode]
     return Result(
         f"gateway: {CONNECTIONS} connections, Redis with appendfsync always",
         ["mode", "events", "events/s", "events per CPU s of the gateway", "CPU s of Redis per M"],

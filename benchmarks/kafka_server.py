@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,13 @@ class KafkaServer:
         finally:
             asking.close()
         return True
+
+
+@contextmanager
+def running() -> Iterator[KafkaServer]:
+    """A new one for the block, with memory for a million messages."""
+    server = KafkaServer(memory="1g").create()
+    try:
+        yield server.start()
+    finally:
+        server.remove()

@@ -36,10 +36,10 @@ def run(place: Place, count: int) -> tuple[list[list[object]], list[Figure], dic
     place = replace(place, master="local[2]")
     rows: list[list[object]] = []
     figures, facts = [], dict[str, float]()
-    with moto() as (store, pid):
+    with place.server(moto) as (store, pid):
         for kind in KINDS:
             seconds = []
-            for tasks in place.numbers_of_tasks(first=kind == KINDS[0]):
+            for tasks in place.numbers_of_tasks:
                 took, cpu, beside = _delivered(place, kind, count, tasks, store, pid)
                 seconds.append(took)
                 rows.append([kind, "–", tasks, took, round(count / took), cpu / count * 1e6])

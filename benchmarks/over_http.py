@@ -80,7 +80,7 @@ def _by_tasks(place: Place, count: int) -> tuple[list[list[object]], list[Figure
     place = replace(place, master="local[2]")
     rows: list[list[object]] = []
     took, spent = [], []
-    for tasks in place.numbers_of_tasks(first=False):
+    for tasks in place.numbers_of_tasks:
         with receiving() as (url, receiver):
             place.pipeline(source(place.events(count)), to_http(url, parallelism=tasks))
             with serving(place) as (_, _, redis_pid):

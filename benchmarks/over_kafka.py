@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kafka_server import KafkaServer
+from benchmarks.kafka_server import KafkaServer, running
 from benchmarks.place import Place, serving
 from benchmarks.tables import Figure, Result
 from benchmarks.three import drive, stages
@@ -22,13 +22,9 @@ FROM = "events"
 def run(place: Place, count: int) -> Result:
     """`count` events of 225 bytes, in four partitions by key."""
     place.archive()
-    server = KafkaServer(memory="1g").create()
-    try:
-        server.start()
+    with place.server(running) as server:
         fill(server, place.events(count))
         ways = {g: once(place, server, g, count) for g in ("at-least-once", "effectively-once")}
-    finally:
-        server.remove()
     million = count / 1e6
     rows = [
         [g, ours["seconds"], round(count / ours["seconds"]), ours["cpu"] / million, ours["cpu_beside"] / million]

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.kafka_server import KafkaServer
+from benchmarks import kafka_server, postgres_server
 from benchmarks.over_bulk import moto
 from benchmarks.over_kafka import PARTITIONS, arrived
 from benchmarks.place import PIPELINE, Place, serving
-from benchmarks.postgres_server import PostgresServer
 from benchmarks.tables import Figure, Result
 from benchmarks.three import drive, source
 from conduit_tasks.connectors import aws
@@ -51,7 +50,7 @@ def run(place: Place, count: int, messages: int) -> Result:
         many = messages if kind == "sqs" else count
         with at(place) as target:
             seconds = []
-            for tasks in place.numbers_of_tasks(first=kind == next(iter(TARGETS))):
+            for tasks in place.numbers_of_tasks:
                 took, cpu, beside = _delivered(place, target, many, tasks)
                 seconds.append(took)
                 rows.append([kind, tasks, many, took, round(many / took), cpu / many * 1e6, beside / many * 1e6])
@@ -88,51 +87,44 @@ def _delivered(place: Place, target: Target, count: int, tasks: int) -> tuple[fl
 
 
 @contextmanager
-def _postgres(plugin: str, scheme: str) -> Iterator[Target]:
+def _postgres(place: Place, plugin: str, scheme: str) -> Iterator[Target]:
     """Rows are appended: by `postgres` with COPY, by `sql` with INSERT."""
     import sqlalchemy as sa
 
-    server = PostgresServer().create()
-    try:
-        server.start()
+    with place.server(postgres_server.running) as server:
         engine = sa.create_engine(server.url)
         with engine.begin() as connection:
             for tasks in (1, 2):
-                connection.execute(sa.text(f"create table to_{tasks} ({COLUMNS})"))
+                connection.execute(sa.text(f"create table {plugin}_{tasks} ({COLUMNS})"))
 
         def count(tasks: int) -> int:
             with engine.begin() as connection:
-                return int(connection.execute(sa.text(f"select count(*) from to_{tasks}")).scalar_one())
+                return int(connection.execute(sa.text(f"select count(*) from {plugin}_{tasks}")).scalar_one())
 
         assert server.process is not None
         at = {"url": f"{scheme}://postgres@127.0.0.1:{server.port}/postgres", "mode": "append"}
-        yield Target(plugin, lambda tasks: {**at, "table": f"to_{tasks}"}, count, server.process.pid, {})
+        yield Target(plugin, lambda tasks: {**at, "table": f"{plugin}_{tasks}"}, count, server.process.pid, {})
         engine.dispose()
-    finally:
-        server.remove()
 
 
 @contextmanager
-def _kafka(guarantee: str) -> Iterator[Target]:
+def _kafka(place: Place, guarantee: str) -> Iterator[Target]:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    server = KafkaServer(memory="1g").create()
-    try:
-        server.start()
+    with place.server(kafka_server.running) as server:
         at = {"servers": server.servers}
+        topics = {tasks: f"{guarantee}-{tasks}" for tasks in (1, 2)}
         admin = AdminClient({"bootstrap.servers": server.servers})
-        for made in admin.create_topics([NewTopic(f"to-{tasks}", PARTITIONS) for tasks in (1, 2)]).values():
+        for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics.values()]).values():
             made.result(30)
         assert server.process is not None
         yield Target(
             "kafka",
-            lambda tasks: {"topic": f"to-{tasks}", "format": "payload", **at},
-            lambda tasks: arrived(server, f"to-{tasks}"),
+            lambda tasks: {"topic": topics[tasks], "format": "payload", **at},
+            lambda tasks: arrived(server, topics[tasks]),
             server.process.pid,
             {"guarantee": guarantee},
         )
-    finally:
-        server.remove()
 
 
 @contextmanager
@@ -159,7 +151,7 @@ def _redis(place: Place) -> Iterator[Target]:
 
 @contextmanager
 def _sqs(place: Place) -> Iterator[Target]:
-    with moto() as (store, pid):
+    with place.server(moto) as (store, pid):
         client = aws.client("sqs", store)
         urls = {tasks: client.create_queue(QueueName=f"to-{tasks}")["QueueUrl"] for tasks in (1, 2)}
 
@@ -187,10 +179,10 @@ def _patient() -> Any:
 
 
 TARGETS: dict[str, Callable[[Place], Any]] = {
-    "postgres": lambda _: _postgres("postgres", "postgresql"),
-    "sql": lambda _: _postgres("sql", "postgresql+psycopg2"),
-    "kafka": lambda _: _kafka("at-least-once"),
-    "kafka, once": lambda _: _kafka("effectively-once"),
+    "postgres": lambda place: _postgres(place, "postgres", "postgresql"),
+    "sql": lambda place: _postgres(place, "sql", "postgresql+psycopg2"),
+    "kafka": lambda place: _kafka(place, "at-least-once"),
+    "kafka, once": lambda place: _kafka(place, "effectively-once"),
     "redis": _redis,
     "sqs": _sqs,
 }

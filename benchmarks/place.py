@@ -9,14 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+import psutil
 import redis
 
+from benchmarks import small
 from benchmarks.data import write_events
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
@@ -27,21 +29,49 @@ from conduit_tasks.stack.redis import command
 ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).with_name("apps")
 PIPELINE = "bench"
+T = TypeVar("T")
+
+
+@dataclass
+class Kept:
+    """Servers that all benchmarks of small work have one after the other, and what ends them."""
+
+    end: ExitStack = field(default_factory=ExitStack)
+    servers: dict[Callable[[], Any], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Place:
     """`base` is kept from run to run (events, class-data archive); `home` is new for each benchmark. `master`: of its
     Spark drivers, those written by hand as well; `small`: events are so few that Spark need not do what is asked of our
-    own driver alone, and that one destination of several tells how two tasks deliver, each of which needs a Spark."""
+    own driver alone, that HTTP alone tells how several tasks deliver, each of which needs a Spark, and that a server
+    need not be new."""
 
     base: Path
     master: str = "local[*]"
     small: bool = False
+    kept: Kept = field(default_factory=Kept)
 
-    def numbers_of_tasks(self, *, first: bool) -> tuple[int, ...]:
-        """By how many tasks to deliver, one after the other. `first`: of the destinations that are compared."""
-        return (1,) if self.small and not first else (1, 2)
+    @property
+    def numbers_of_tasks(self) -> tuple[int, ...]:
+        """By how many tasks to deliver to each of many destinations, one after the other."""
+        return (1,) if self.small else (1, 2)
+
+    @contextmanager
+    def server(self, start: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+        """Gives what `start` starts for the block; if the place is small, it is started once, and stays."""
+        with ExitStack() as own:
+            if not self.small:
+                yield own.enter_context(start())
+                return
+            if start not in self.kept.servers:
+                self.kept.servers[start] = self.kept.end.enter_context(start())
+            yield self.kept.servers[start]
+
+    def staying(self, *servers: int) -> set[int]:
+        """Children of this process that outlive a block of `children`: `servers`, and all that a small place keeps."""
+        kept = {process.pid for process in psutil.Process().children()} if self.small else set()
+        return {*servers, *kept}
 
     @property
     def home(self) -> Path:
@@ -96,22 +126,19 @@ class Place:
         argv += ["--master", self.master]
         for key, value in options.items():
             argv += ["--conf", f"{key}={value}"]
-        return self._started(application, arguments, argv, env)
+        argv += [str(application), *arguments]
+        out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Submitted.wait`
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(argv, env=env, cwd=self.base, stdout=out, stderr=log)
+        return Submitted(f"{application.name} {' '.join(arguments)}", process, out)
 
     def call(self, application: Path, *arguments: str) -> Submitted:
         """Starts a driver that needs no Spark, as all that it does is small."""
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
         env |= {"CONDUIT_SMALL_RECORDS": str(10**9), "CONDUIT_SMALL_BYTES": str(10**12)}
-        return self._started(application, arguments, [sys.executable], env)
-
-    def _started(
-        self, application: Path, arguments: Sequence[str], argv: Sequence[str], env: Mapping[str, str]
-    ) -> Submitted:
-        argv = [*argv, str(application), *arguments]
-        out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Submitted.wait`
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(argv, env=env, cwd=self.base, stdout=out, stderr=log)
-        return Submitted(f"{application.name} {' '.join(arguments)}", process, out)
+        out = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed by `Submitted.wait`
+        fork = small.Fork([str(application), *arguments], env, self.base, Path(out.name), self.log)
+        return Submitted(f"{application.name} {' '.join(arguments)}", fork, out)
 
 
 @dataclass
@@ -119,7 +146,7 @@ class Submitted:
     """A running driver."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | small.Fork
     out: IO[bytes]
 
     def wait(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,3 +83,13 @@ class PostgresServer:
 
     def _user(self) -> int | None:
         return pwd.getpwnam("postgres").pw_uid if os.getuid() == 0 else None
+
+
+@contextmanager
+def running() -> Iterator[PostgresServer]:
+    """A new one for the block."""
+    server = PostgresServer().create()
+    try:
+        yield server.start()
+    finally:
+        server.remove()

@@ -35,7 +35,7 @@ def run(place: Place, rounds: int) -> Result:
         }
         for _ in range(rounds):
             for who, start in starts.items():
-                with children(redis_pid) as cost:
+                with children(*place.staying(redis_pid)) as cost:
                     start()
                 costs[who].append(cost)
         with opened(PIPELINE, "bench") as context:

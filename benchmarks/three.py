@@ -76,7 +76,8 @@ def expect(place: Place, **lines: int) -> None:
 
 
 def submit_runs(place: Place, redis_pid: int) -> tuple[Cost, int]:
-    """Runs until nothing is new, each node by a submit of its own, destinations two at a time; how many submits.
+    """Runs until nothing is new, each node by a submit of its own, destinations two at a time; how many submits. If the
+    place is small, only the source's has a Spark.
 
     `plan` and `acks` are made here, as Airflow's worker would: in the seconds, not in the CPU.
     """
@@ -87,11 +88,12 @@ def submit_runs(place: Place, redis_pid: int) -> tuple[Cost, int]:
             asked = needed(context, name, run).submit
         if not asked:
             return 0
-        place.submit(APPLICATION, "--pipeline", PIPELINE, "--node", name, "--run", run).wait()
+        start = place.call if place.small and name != "sources.in" else place.submit
+        start(APPLICATION, "--pipeline", PIPELINE, "--node", name, "--run", run).wait()
         return 1
 
     submits = 0
-    with children(redis_pid) as cost:
+    with children(*place.staying(redis_pid)) as cost:
         while plan_run(PIPELINE, run := f"submit-{submits}").work:
             submits += sum(node(s.node, run) for s in pipeline.sources)
             with ThreadPoolExecutor(2) as pool:
@@ -105,12 +107,14 @@ def row(who: str, events: int, seconds: float, cpu: float) -> list[object]:
     return [who, seconds, cpu, round(events / seconds), cpu / events * 1e6]
 
 
-def by_hand(place: Place, kind: str, events: Path, slices: int = 10) -> tuple[dict[str, Any], Cost]:
-    """What it printed, and the cost of the whole submit."""
-    with children() as cost:
-        arguments = kind, str(events), str(place.out(kind)), str(slices)
+def by_hand(place: Place, events: Path, slices: int, *kinds: str) -> list[tuple[dict[str, Any], Cost]]:
+    """What it printed of each kind, and the cost of the whole submit: of one for all kinds if the place is small."""
+    if not place.small and len(kinds) > 1:
+        return [done for kind in kinds for done in by_hand(place, events, slices, kind)]
+    with children(*place.staying()) as cost:
+        arguments = str(events), str(place.out("by-hand")), str(slices), *kinds
         said = place.submit(APPS / "handwritten.py", *arguments, bare=True).wait()
-    return said, cost
+    return [(said[kind], cost) for kind in kinds]
 
 
 def run(place: Place, count: int, slices: int = 10) -> Result:
@@ -122,8 +126,7 @@ def run(place: Place, count: int, slices: int = 10) -> Result:
     with serving(place) as (_, _, redis_pid):
         ours = drive(place, redis_pid)
         expect(place, **lines)
-    batch, whole_batch = by_hand(place, "batch", events)
-    streaming, whole_streaming = by_hand(place, "streaming", events, slices)
+    (batch, whole_batch), (streaming, whole_streaming) = by_hand(place, events, slices, "batch", "streaming")
     write_three(place, events)
     with serving(place) as (_, _, redis_pid):
         whole, submits = submit_runs(place, redis_pid)

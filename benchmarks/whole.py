@@ -85,7 +85,7 @@ def run(place: Place, count: int, backlog: int) -> Result:
     place.archive()
     write_pipeline(place)
     events = place.events(count)
-    batch, streaming = (by_hand(place, kind, events)[1].seconds for kind in ("batch", "streaming"))
+    batch, streaming = (cost.seconds for _, cost in by_hand(place, events, 10, "batch", "streaming"))
     submits = on_a_stack(place, [count], {"CONDUIT_SPARK_CONNECT": "off"})
     warm = on_a_stack(place, [count, backlog], {})
     whole, drained = warm[f"{count:,} events"], warm[f"{backlog:,} events"]

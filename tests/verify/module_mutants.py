@@ -94,7 +94,7 @@ MODULES = [
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_letters.count(own):\n            out[keys.dead(own)]"
         },
         "older",
-        begin=197,
+        begin=1055,
     ),
     Mutant(
         "letters that are not brought back",
@@ -190,6 +190,6 @@ MODULES = [
             )
         },
         "resend",
-        begin=538,
+        begin=1738,
     ),
 ]
