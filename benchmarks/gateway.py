@@ -94,7 +94,7 @@ def run(place: Place, singles: int, batches: int) -> Result:
     batched_mode = f"batches of {BATCH}"
     modes = {"binary": ("binary", singles, 1), "structured": ("structured", singles, 1)}
     modes[batched_mode] = ("batch", batches, BATCH)
-    done = {}
+    done: dict[str, dict[str, float]] = {}
     for names in [[*modes]] if place.small else [[name] for name in modes]:
         with serving_events(place) as at:
             done |= {name: once(at, *modes[name]) for name in names}
