@@ -179,7 +179,7 @@ MODULES = [
         "resend/replay.py",
         {"RangeSet(())).count == portion.total": "RangeSet(())).count > 0"},
         "resend",
-        begin=2180,
+        begin=252,
     ),
     Mutant(
         "end of a replay without a look at its portions",
