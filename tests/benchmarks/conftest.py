@@ -30,9 +30,8 @@ def quick(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     cds.ensure(work)
     options, ours = quick_options()
     environment = {**os.environ, **ours, "SPARK_SUBMIT_OPTS": shlex.join(options)}
-    asked = [
-        each for each in request.session.items if isinstance(each, pytest.Function) and "quick" in each.fixturenames
-    ]
+    here = [each for each in request.session.items if each.path.is_relative_to(Path(__file__).parent)]
+    asked = [each for each in here if isinstance(each, pytest.Function) and "quick" in each.fixturenames]
     names: list[str] = [each.callspec.params["name"] for each in asked]
     results: dict[str, dict[str, Any]] = {}
 

@@ -101,7 +101,7 @@ MODULES = [
         "dead_letters/restored.py",
         {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
         "older",
-        begin=197,
+        begin=15,
     ),
     Mutant(
         "a forgotten fsync",
@@ -165,7 +165,7 @@ MODULES = [
         "connectors/file/folder_shards.py",
         {"return mine and not rows.confirmed(int(place[5]))": "return mine"},
         "divided",
-        begin=216,
+        begin=164,
     ),
     # What is sent again
     Mutant(
@@ -173,6 +173,7 @@ MODULES = [
         "resend/before_fan_out.py",
         {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
         "resend",
+        begin=44,
     ),
     Mutant(
         "portion of a replay that counts as whole by its first record",

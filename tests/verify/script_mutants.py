@@ -155,7 +155,7 @@ SCRIPTS = [
         "full",
     ),
     # Runs that last
-    lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
+    lua("the run before is not kept", "begin_run", KEPT, "", "handover", begin=168),
     # Several tasks
     lua(
         "what several tasks have confirmed is forgotten",
