@@ -20,6 +20,7 @@ from tests.faults.parts import ROOT, events, until
 from tests.faults.silent import INCLUDE, PLUGINS, Server, serving
 from tests.forked import MODULES, Program
 from tests.micro_batch import harness
+from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import here, run_once, state, write_pipeline
 
 TASKS = (
@@ -146,6 +147,8 @@ def nothing_yet(place: Place) -> None:
 def held(place: Place) -> None:
     place.write(source="queue")
     place.read()
+    # Nobody has held the messages just now.
+    lapse()
 
 
 def more_to_read(place: Place) -> None:
