@@ -227,6 +227,7 @@ _TOGETHER = {
         "tests/connectors/test_dead_letter_queues",
         "tests/connectors/test_forgotten_acks",
         "tests/connectors/test_poison",
+        "tests/connectors/test_together_bulk",
     ),
     "MariaDB": ("tests/connectors/test_mysql",),
     "Spark Connect, Spark": (
