@@ -33,6 +33,7 @@ from conduit_tasks.dead_letters.portions import first_groups, portions
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, Key, row_key
 from conduit_tasks.delivery.reading import KILLED
+from conduit_tasks.errors import StateLost
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
@@ -129,7 +130,7 @@ class _Run:
         self._sent = {key for row in rows if (key := row_key(row)) in done and row["at"] < done[key].at}
         left = [list(group) for _, group in groupby(rows, key=record_of)]
         while True:
-            with leased(self.context, self.destination, self.wait) as lease:
+            with self._leased() as lease:
                 self.isolate_poison |= lease.attempts > self.destination.delivery.max_redeliveries
                 alone = self.isolate_poison or bool(left and _deadly(left[0]))
                 most = 1 if alone else first_groups(self._store, left, CHUNK)
@@ -139,6 +140,17 @@ class _Run:
             if not more and not left:
                 return
             yield self.outcome
+
+    def _leased(self) -> Lease:
+        """Acquires the lease of the destination. If Redis has forgotten something of it since this redrive began, its
+        state is brought back first (X7)."""
+        from conduit_tasks.micro_batch.forgotten import remember
+
+        try:
+            return leased(self.context, self.destination, self.wait)
+        except StateLost:
+            remember(self.context)
+        return leased(self.context, self.destination, self.wait)
 
     def _chunk(self, lease: Lease, rows: Rows, *, alone: bool) -> bool:
         """Claims, delivers, marks, unparks. Returns False if there was nothing to send."""
