@@ -15,10 +15,10 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import cast
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.place import ROOT
+
 _KEY = re.compile(rb"\r\nidempotency-key: *([^\r]*)\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"

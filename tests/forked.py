@@ -60,8 +60,8 @@ class _Popen(popen_forkserver.Popen):
         if (server := _SERVERS.get(process.modules)) is None:
             server = _SERVERS[process.modules] = ForkServer()
             server.set_forkserver_preload(list(process.modules))
-        self.sentinel, to = server.connect_to_new_process(self._fds)
-        self.finalizer = util.Finalize(self, util.close_fds, (os.dup(to), self.sentinel))
+        self.sentinel, to = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        self.finalizer = util.Finalize(self, util.close_fds, (os.dup(to), self.sentinel))  # type: ignore[attr-defined]
         with os.fdopen(to, "wb") as file:
             file.write(work.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
@@ -71,7 +71,7 @@ class _Process(context.ForkServerProcess):
     modules: tuple[str, ...] = MODULES
 
     @staticmethod
-    def _Popen(process: _Process) -> _Popen:
+    def _Popen(process: _Process) -> _Popen:  # type: ignore[override]
         return _Popen(process)
 
 
