@@ -222,8 +222,8 @@ def pytest_collection() -> Any:
 _TOGETHER = {
     "the stack": ("tests/stack/",),
     "Kafka, PostgreSQL": (
-        "tests/connectors/test_kafka",
         "tests/connectors/test_postgres",
+        "tests/connectors/test_kafka",
         "tests/connectors/test_dead_letter_queues",
         "tests/connectors/test_forgotten_acks",
         "tests/connectors/test_poison",
@@ -241,7 +241,8 @@ _TOGETHER = {
         "tests/spark/test_datasources",
     ),
 }
-"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own."""
+"""What shares a server that is costly to start: one worker has it, and runs it in this order. Any other file is a group
+of its own."""
 _LONGEST = (
     *_TOGETHER,
     "tests/benchmarks/",
@@ -259,6 +260,21 @@ def _group(nodeid: str) -> str:
     return next((g for g, files in _TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lets the worker that has the stack's tests go before the others, which step back once. Nearly all of what those
+    tests wait for is done by Airflow: it works, and costs CPU, for as long as they take, and no group takes longer."""
+    global _stepped_back
+    if "PYTEST_XDIST_WORKER" in os.environ and not _stepped_back and _group(item.nodeid) != "the stack":
+        os.nice(BEHIND)
+        _stepped_back = True
+
+
+BEHIND = 5
+"""Niceness of all other tests, and of what they start: a third of the CPU of one that is as nice as 0."""
+_stepped_back = False
+
+
 IDLE: list[Callable[[], None]] = []
 """Ends servers that cost CPU while nobody asks them anything: called once their group of tests has ended. A test of
 another group that wants such a server starts it again."""
@@ -273,9 +289,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, int]:
         group = _group(item.nodeid)
-        return next((n for n, begun in enumerate(_LONGEST) if group.startswith(begun)), len(_LONGEST))
+        begun = next((n for n, begun in enumerate(_LONGEST) if group.startswith(begun)), len(_LONGEST))
+        return begun, next((n for n, file in enumerate(_TOGETHER.get(group, ())) if item.nodeid.startswith(file)), 0)
 
     items.sort(key=rank)
 

@@ -182,7 +182,7 @@ class Deadly:
 def test_a_broker_that_dies_while_we_send_leaves_no_gap_and_the_order_of_each_partition(kafka: Kafka) -> None:
     # Given a write that is under way when the broker dies
     topic = kafka.topic(2)
-    count = 60_000
+    count = 12_000
     records = [record(n, b"%06d" % n + b"x" * 200, key=b"%d" % (n % 7)) for n in range(count)]
     destination = opened(kafka, topic, deliveryTimeout="8s")
     destination.write(rows(records[:10]))

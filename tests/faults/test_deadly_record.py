@@ -81,7 +81,7 @@ def test_a_record_that_kills_its_worker_is_dead_lettered_after_three_attempts_an
         # A lease of one second may be lost on a loaded machine
         errors += failed
     # Then three attempts died, and the fourth found the records by itself
-    assert deaths == ["signal 9"] * 3, errors
+    assert deaths == ["signal 9"] * 3, (deaths, errors)
     drive()
     # And everything else arrived, in order
     check(quick, node, rows)

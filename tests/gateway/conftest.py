@@ -110,11 +110,14 @@ class GatewayProcess:
     def request(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Answer:
+        """Raises OSError if there is no answer, or not all of one."""
         connection = http.client.HTTPConnection(self.address, timeout=30)
         try:
             connection.request(method, path, body, dict(headers or {}), **more)
             answer = connection.getresponse()
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        except http.client.HTTPException as error:  # killed in the middle of it
+            raise ConnectionError(str(error)) from error
         finally:
             connection.close()
 

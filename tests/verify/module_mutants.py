@@ -19,7 +19,6 @@ MODULES = [
         "broker/leases.py",
         {ASKED: "\n            return int(ttl or 0) / 1e6 + self.lease_grace"},
         "clocks",
-        begin=69,
     ),
     Mutant(
         "what is staged is read again",
@@ -28,6 +27,7 @@ MODULES = [
             'if found is not None and found.state == "open" and source.node not in found.stages:': "if found is not None:"
         },
         "restage",
+        begin=27,
     ),
     Mutant(
         "connections are waited for without end",
@@ -42,8 +42,15 @@ MODULES = [
             "                began = time.monotonic()\n": "                began = time.monotonic()\n                context.broker.acks.commit(source_id, due, lease.token, {})\n",
             "            context.broker.acks.commit(source_id, due, lease.token, took)\n": "",
         },
+        begin=4,
     ),
-    Mutant("collection beyond proven", "micro_batch/collection.py", {"due[: proven(context, due)]": "due"}, "collect"),
+    Mutant(
+        "collection beyond proven",
+        "micro_batch/collection.py",
+        {"due[: proven(context, due)]": "due"},
+        "collect",
+        begin=29,
+    ),
     Mutant(
         "a spool file collected too early",
         "broker/collection.py",
@@ -55,7 +62,6 @@ MODULES = [
             {"due[: proven(context, due)]": "due"},
             also=lua("", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
         ),
-        begin=107,
     ),
     Mutant(
         "ack before the last destination",
@@ -73,6 +79,7 @@ MODULES = [
             "        accepted, stopped = self._vote(flush)\n": "        if hurried := flush.settled(None).letters:\n            self._store(hurried)\n        accepted, stopped = self._vote(flush)\n",
         },
         "trip",
+        begin=31,
     ),
     Mutant(
         "vote after store, before the fan-out",
@@ -86,6 +93,7 @@ MODULES = [
         "dead letters thrown away",
         "dead_letters/store.py",
         {"for part in portions(letters):": "for part in ():"},
+        begin=4,
     ),
     Mutant(
         "letters brought back only where none is left",
@@ -94,21 +102,19 @@ MODULES = [
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_letters.count(own):\n            out[keys.dead(own)]"
         },
         "older",
-        begin=1055,
+        begin=93,
     ),
     Mutant(
         "letters that are not brought back",
         "dead_letters/restored.py",
         {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
         "older",
-        begin=15,
     ),
     Mutant(
         "a forgotten fsync",
         "connectors/file/one_file.py",
         {"size)\n            os.fsync(self._fd)\n": "size)\n"},
         "power",
-        begin=85,
     ),
     Mutant(
         "what is gone is passed over unasked",
@@ -117,7 +123,7 @@ MODULES = [
             'if source.settings["missing"] != "skip":\n            raise Missing(f"{error}. {ways_out(source': 'if False:\n            raise Missing(f"{error}. {ways_out(source'
         },
         "vanish",
-        begin=155,
+        begin=77,
     ),
     Mutant(
         "confirmed before it is written",

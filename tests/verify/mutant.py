@@ -35,7 +35,7 @@ class Mutant:
     also: Mutant | None = None
     """What has to be broken with it, as each alone would still be caught by the other."""
     begin: int = 0
-    """The seed that the test tries first, where those before it find nothing or take long; 0: the theme's first."""
+    """The seed that the test tries first, which finds it soon; 0: the theme's first."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:

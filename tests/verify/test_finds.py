@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from conduit_tasks.cli.main import app
 from conduit_tasks.verify.themes import THEMES, seeds_of
 from tests.verify.mutants import MUTANTS, Mutant
+from tests.verify.test_seeds import SEEDS
 
 MOST = 24
 """Seeds in which a mutant is found at the latest, from its `begin` on. Nearly all are found in the first:
@@ -29,8 +30,8 @@ def test_what_is_broken_on_purpose_is_found_and_its_seed_named(mutant: Mutant) -
     found = json.loads(said.stdout)
     assert found["seeds"][0]["violations"]
     assert found["seeds"][0]["again"] == f"conduit verify --seed {seed} --events 16"
-    if mutant.begin:
-        # And what is found is the mutant, not something that this seed finds anyway
+    if seed > SEEDS:
+        # And what is found is the mutant, not something that this seed finds anyway, as `test_seeds` says of the others
         said = CliRunner().invoke(app, ["verify", "--seed", str(seed), "--jobs", "1"])
         assert said.exit_code == 0, said.output
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -53,6 +54,26 @@ def library() -> Any:
     return pymysql
 
 
+@cache
+def _connection_class() -> Any:
+    """Returns PyMySQL's class of connections, for which all without options of TLS share a context. Each would make its
+    own and read the machine's certificates for it, which takes 25 ms, to check none: without options PyMySQL uses TLS
+    where the server has it, and trusts whatever certificate that has."""
+    from pymysql.connections import Connection
+
+    class Sharing(Connection):
+        unchecked: Any = None
+
+        def _create_ssl_ctx(self, options: Any) -> Any:
+            if options:
+                return super()._create_ssl_ctx(options)
+            if Sharing.unchecked is None:
+                Sharing.unchecked = super()._create_ssl_ctx({})
+            return Sharing.unchecked
+
+    return Sharing
+
+
 @dataclass(frozen=True)
 class Server:
     """A server and a database, from a URL; not shown, because it has a password."""
@@ -74,7 +95,7 @@ class Server:
             **more,
         }
         try:
-            connection = library().connect(
+            connection = _connection_class()(
                 **{**self.arguments, "connect_timeout": CONNECT, "charset": "utf8mb4", "autocommit": True, **given}
             )
         except OSError as error:
