@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,19 +261,21 @@ def _group(nodeid: str) -> str:
     return next((g for g, files in _TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
 
 
+BEHIND = 5
+"""Niceness of all tests but the stack's, and of what they start: a third of the CPU of what is as nice as 0."""
+
+
+@cache
+def _step_back() -> None:
+    os.nice(BEHIND)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lets the worker that has the stack's tests go before the others, which step back once. Nearly all of what those
     tests wait for is done by Airflow: it works, and costs CPU, for as long as they take, and no group takes longer."""
-    global _stepped_back
-    if "PYTEST_XDIST_WORKER" in os.environ and not _stepped_back and _group(item.nodeid) != "the stack":
-        os.nice(BEHIND)
-        _stepped_back = True
-
-
-BEHIND = 5
-"""Niceness of all other tests, and of what they start: a third of the CPU of one that is as nice as 0."""
-_stepped_back = False
+    if "PYTEST_XDIST_WORKER" in os.environ and _group(item.nodeid) != "the stack":
+        _step_back()
 
 
 IDLE: list[Callable[[], None]] = []

@@ -142,6 +142,8 @@ def only_stack() -> Iterator[Stack]:
     environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_LEASE_TTL": "5"}
     # Most tests move a few records, beside the driver; those that are about Spark move more than this.
     environment["CONDUIT_SMALL_RECORDS"] = "300"
+    # A killed worker's task is tried again after half a minute.
+    environment["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"] = "30"
     # Of its own: another stack, which starts at the same moment, would find the same usual ones free.
     for server in ("API", "SPARK_CONNECT", "GATEWAY"):
         environment[f"CONDUIT_{server}_PORT"] = str(free_port())

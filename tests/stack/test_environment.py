@@ -67,29 +67,31 @@ def test_the_folder_of_dags_is_a_bundle_that_knows_of_pipeline_files(layout: Lay
     assert pkgutil.resolve_name(bundle["classpath"]) is PipelineBundle
 
 
-SAYS_TIMEOUTS = """
+SAYS = """
 import asyncio
 from airflow import settings
 from sqlalchemy import text
 
 async def waits():
     async with settings.async_engine.connect() as connection:
-        found = (await connection.execute(text("PRAGMA busy_timeout"))).scalar()
+        found = [(await connection.execute(text(f"PRAGMA {what}"))).scalar() for what in WHAT]
     await settings.async_engine.dispose()
     return found
 
+WHAT = "busy_timeout", "journal_mode", "synchronous"
 with settings.engine.connect() as connection:
-    print(connection.execute(text("PRAGMA busy_timeout")).scalar(), asyncio.run(waits()))
+    print(*[connection.execute(text(f"PRAGMA {what}")).scalar() for what in WHAT], *asyncio.run(waits()))
 """
 
 
-def test_who_writes_to_airflows_sqlite_waits_a_minute_for_the_others(
+def test_who_writes_to_airflows_sqlite_waits_a_minute_for_the_others_and_they_not_for_the_disk(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(CONN, raising=False)
     env = component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
-    said = subprocess.run([sys.executable, "-c", SAYS_TIMEOUTS], env=env, capture_output=True, text=True, check=True)
-    assert said.stdout.split()[-2:] == ["60000", "60000"]
+    said = subprocess.run([sys.executable, "-c", SAYS], env=env, capture_output=True, text=True, check=True)
+    normal = "1"
+    assert said.stdout.split()[-6:] == ["60000", "wal", normal] * 2
     # A server of the user's own has other settings
     monkeypatch.setenv(CONN, "postgresql://airflow@db/airflow")
     assert ARGS not in component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
