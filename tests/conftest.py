@@ -222,15 +222,13 @@ def pytest_collection() -> Any:
 
 _TOGETHER = {
     "the stack": ("tests/stack/",),
-    "Kafka, PostgreSQL": (
-        "tests/connectors/test_postgres",
+    "Kafka": (
         "tests/connectors/test_kafka",
         "tests/connectors/test_dead_letter_queues",
         "tests/connectors/test_forgotten_acks",
         "tests/connectors/test_poison",
         "tests/connectors/test_together_bulk",
     ),
-    "MariaDB": ("tests/connectors/test_mysql",),
     "Spark Connect, Spark": (
         "tests/connectors/test_spark",
         "tests/faults/test_connect",
@@ -241,9 +239,28 @@ _TOGETHER = {
         "tests/spark/test_connect",
         "tests/spark/test_datasources",
     ),
+    "SQS, S3, Iceberg": (
+        "tests/connectors/test_iceberg",
+        "tests/connectors/test_once",
+        "tests/connectors/test_s3",
+        "tests/connectors/test_shard_files",
+        "tests/connectors/test_sqs",
+        "tests/connectors/test_verify_queues",
+    ),
+    "Chromium": (
+        "tests/airflow/test_live_page",
+        "tests/airflow/test_outage_story",
+        "tests/airflow/test_pages",
+    ),
+    "PostgreSQL": (
+        "tests/connectors/test_postgres",
+        "tests/connectors/test_schema_",
+        "tests/connectors/test_sql",
+        "tests/fuzz/test_pgvalues",
+    ),
+    "MariaDB": ("tests/connectors/test_mysql",),
 }
-"""What shares a server that is costly to start: one worker has it, and runs it in this order. Any other file is a group
-of its own."""
+"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own."""
 _LONGEST = (
     *_TOGETHER,
     "tests/benchmarks/",
@@ -292,10 +309,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> tuple[int, int]:
+    def rank(item: pytest.Item) -> int:
         group = _group(item.nodeid)
-        begun = next((n for n, begun in enumerate(_LONGEST) if group.startswith(begun)), len(_LONGEST))
-        return begun, next((n for n, file in enumerate(_TOGETHER.get(group, ())) if item.nodeid.startswith(file)), 0)
+        return next((n for n, begun in enumerate(_LONGEST) if group.startswith(begun)), len(_LONGEST))
 
     items.sort(key=rank)
 

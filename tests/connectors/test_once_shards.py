@@ -45,7 +45,7 @@ pipelines:
         settings: {SETTINGS}
         delivery: {timeout: 50ms, max-redeliveries: 100, order-by: ORDER, parallelism: TASKS}
 """
-RECORDS = 12
+RECORDS = 8
 THEN = ("the same file", "other tasks", "Redis has lost everything")
 CONFIRMS = [(Shards, "divide"), (Shards, "confirm"), (Shards, "whole")]
 
@@ -152,7 +152,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str
     def begun() -> Path:
         redis_server.flush()
         this = home_of(home, number, os.environ.__setitem__)
-        written(this, target, server, "none", 3)
+        written(this, target, server, "none", 2)
         events(this / "data", "a.jsonl", 0, RECORDS)
         return this
 
@@ -197,10 +197,10 @@ def server(moto_server: MotoServer) -> str:
 def test_a_kill_at_any_step_of_several_tasks_leaves_every_record_once(
     home: Path, redis_server: RedisServer, server: str, target: str
 ) -> None:
-    """Given three tasks, and a death before any operation of theirs, then every record is there once when the next run
+    """Given two tasks, and a death before any operation of theirs, then every record is there once when the next run
     has ended: with the same file; with one that asks for another order, one to three tasks and larger pieces; and
     with Redis empty (Delta and Iceberg: once or twice then)."""
     # A test before this one may have used a library that no fork survives.
     forks = registry.destination_class(TARGETS[target][0]).forks
     tries = in_child(killed_at_each_step, target, home, redis_server.folder, server, forks=forks)
-    assert tries > 15, "the kills cover every task"
+    assert tries > 10, "the kills cover both tasks"
