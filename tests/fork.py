@@ -4,6 +4,7 @@ two seconds of CPU with Airflow."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -66,6 +67,7 @@ class Fork:
 
 
 def _call(to: Connection, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    gc.freeze()
     to.send(function(*args, **named))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import gc
 import json
 import logging
 import os
@@ -144,6 +145,7 @@ def _fork() -> Application:
 
 def _child(command: int, output: int) -> NoReturn:
     """Runs the application in the forked process. Never returns into the parent's code."""
+    gc.freeze()  # see `delivery.isolated`
     code = 0
     try:
         said = _alone(command, output)

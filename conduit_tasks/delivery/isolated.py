@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
@@ -66,11 +67,16 @@ def survives_forks(destination: Destination) -> bool:
 
 
 def _forked(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
-    """Returns what the child wrote, and how it ended: an exit code, or less than 0 for a signal."""
+    """Returns what the child wrote, and how it ended: an exit code, or less than 0 for a signal.
+
+    The child collects nothing that its parent has left: an object of a library with threads, as a client of Kafka,
+    needs them at its end, and no fork has them.
+    """
     kept.close_all()  # a fork has a client without its threads
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
+        gc.freeze()
         os.close(read_end)
         _tell(write_end, function, args)
     os.close(write_end)

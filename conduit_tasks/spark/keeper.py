@@ -57,6 +57,7 @@ def fork() -> socket.socket:
         there.close()
         raise
     if pid == 0:
+        gc.freeze()  # see `delivery.isolated`
         try:
             _tie_to(parent)
             here.close()

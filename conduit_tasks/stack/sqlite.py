@@ -2,41 +2,87 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
+import weakref
+from collections.abc import Iterable
 from typing import Any
+
+WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "SAVEPOINT")
+"""Beginnings of the statements with which a transaction that writes begins."""
+_open: dict[int, weakref.ref[Connection]] = {}
+"""This process's connections."""
 
 
 class Cursor(sqlite3.Cursor):
-    """A cursor that begins a write transaction before a savepoint outside of a transaction.
+    """A cursor for a process whose transactions wait for each other.
 
-    Python begins none by itself there, and the transaction that SQLite begins reads first. Its first write is refused
-    at once, whatever the timeout, if another process has written meanwhile (SQLITE_BUSY_SNAPSHOT); and its writes are
-    committed when the savepoint is released, so that a later rollback does not undo them. `airflow backfill create`
-    failed by this and removed runs that the scheduler had begun, and then the scheduler failed.
+    It begins a write transaction before a savepoint outside of a transaction. Python begins none by itself there, and
+    the transaction that SQLite begins reads first. Its first write is refused at once, whatever the timeout, if another
+    process has written meanwhile (SQLITE_BUSY_SNAPSHOT); and its writes are committed when the savepoint is released,
+    so that a later rollback does not undo them. `airflow backfill create` failed by this and removed runs that the
+    scheduler had begun, and then the scheduler failed.
+
+    An event loop does not wait for its own process. Airflow's api-server writes in threads, and has its event loop
+    commit; but the loop itself writes who did what ("audit log"). If it waited there for a thread that has written,
+    and that waits for the loop, both would wait for the whole timeout, and with them everybody else who writes. So the
+    loop is told at once that the database is locked: that request fails (500), and can be sent again.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
+        self._check_loop(sql)
         if sql.startswith("SAVEPOINT") and not self.connection.in_transaction:
             super().execute("BEGIN IMMEDIATE")
         super().execute(sql, parameters)
         return self
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
+        self._check_loop(sql)
+        super().executemany(sql, parameters)
+        return self
+
+    def _check_loop(self, sql: str) -> None:
+        """Raises OperationalError if this begins to write on an event loop that another transaction of this process
+        needs for its end."""
+        if self.connection.in_transaction or not sql.lstrip().upper().startswith(WRITES):
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        found = [each() for each in list(_open.values())]
+        if any(_in_transaction(other) for other in found if other is not self.connection):
+            raise sqlite3.OperationalError("database is locked by this process, which is to commit: try again")
+
+
+def _in_transaction(connection: sqlite3.Connection | None) -> bool:
+    try:
+        return connection is not None and connection.in_transaction
+    except sqlite3.ProgrammingError:  # closed
+        return False
 
 
 class Connection(sqlite3.Connection):
     """A connection with such cursors, whose commits do not wait for the disk.
 
     Whoever commits has everybody else wait who writes; where the disk is busy with something else, a commit that waits
-    for it takes minutes. Without that a power cut may take the last commits along, all of each (Airflow uses the
+    for it takes long. Without that a power cut may take the last commits along, all of each (Airflow uses the
     write-ahead log): Airflow then does again what it has forgotten, and what was delivered is known to the broker.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        number = id(self)
+        _open[number] = weakref.ref(self, lambda _: _open.pop(number, None))
         self.execute("PRAGMA synchronous=NORMAL")
 
     def cursor(self, factory: Any = Cursor) -> Any:
         return super().cursor(factory)
 
+
+# A forked process leaves its parent's connections alone.
+os.register_at_fork(after_in_child=_open.clear)
 
 CONNECT_ARGS = {"timeout": 60.0, "factory": Connection}
 """Value of `[database] sql_alchemy_connect_args`. `timeout`: seconds that writers wait for each other. With SQLite's

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from conduit_tasks.airflow.bundle import PipelineBundle
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.remote import TOKEN
-from conduit_tasks.stack import connect, sqlite
+from conduit_tasks.stack import connect
 from conduit_tasks.stack.environment import ARGS, CONN, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State
 from conduit_tasks.stack.starter import FILES
@@ -95,27 +94,6 @@ def test_who_writes_to_airflows_sqlite_waits_a_minute_for_the_others_and_they_no
     # A server of the user's own has other settings
     monkeypatch.setenv(CONN, "postgresql://airflow@db/airflow")
     assert ARGS not in component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
-
-
-def test_a_savepoint_begins_what_writes_and_what_is_taken_back_as_a_whole(tmp_path: Path) -> None:
-    one, other = (sqlite3.connect(tmp_path / "db", **sqlite.CONNECT_ARGS) for _ in range(2))
-    one.cursor().execute("PRAGMA journal_mode=WAL")
-    one.cursor().execute("CREATE TABLE t (n)")
-    # Given a savepoint in which something was read
-    cursor = one.cursor()
-    cursor.execute("SAVEPOINT s")
-    cursor.execute("SELECT * FROM t").fetchall()
-    # When somebody else would write, who waits, and it writes then
-    other.execute("PRAGMA busy_timeout=100")
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
-        other.cursor().execute("INSERT INTO t VALUES (1)")
-    cursor.execute("INSERT INTO t VALUES (2)")
-    cursor.execute("RELEASE s")
-    # Then nothing of it is there before it is committed
-    one.rollback()
-    assert other.cursor().execute("SELECT * FROM t").fetchall() == []
-    for connection in (one, other):
-        connection.close()
 
 
 @pytest.mark.parametrize(
