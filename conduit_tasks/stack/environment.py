@@ -73,7 +73,9 @@ def _database() -> dict[str, str]:
     """Returns the settings of connections to SQLite; {} if the database is a server of the user's own."""
     if not os.environ.get(CONN, "sqlite").startswith("sqlite"):
         return {}
-    return dict.fromkeys((ARGS, f"{ARGS}_ASYNC"), "conduit_tasks.stack.sqlite.CONNECT_ARGS")
+    arguments = dict.fromkeys((ARGS, f"{ARGS}_ASYNC"), "conduit_tasks.stack.sqlite.CONNECT_ARGS")
+    # The API's event loop takes connections, too, and must not wait for one that a request gives back by its help.
+    return {**arguments, "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1"}
 
 
 def spark_connection(connect_url: str) -> dict[str, Any]:
