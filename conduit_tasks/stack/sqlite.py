@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "SAVEPOINT")
 """Beginnings of the statements with which a transaction that writes begins."""
+LOOK = 50
+"""Milliseconds between two looks of an event loop that waits."""
 _open: dict[int, weakref.ref[Connection]] = {}
 """This process's connections."""
 
@@ -31,29 +34,51 @@ class Cursor(sqlite3.Cursor):
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
-        self._check_loop(sql)
-        if sql.startswith("SAVEPOINT") and not self.connection.in_transaction:
-            super().execute("BEGIN IMMEDIATE")
+        self._begin(sql)
         super().execute(sql, parameters)
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
-        self._check_loop(sql)
+        self._begin(sql)
         super().executemany(sql, parameters)
         return self
 
-    def _check_loop(self, sql: str) -> None:
-        """Raises OperationalError if this begins to write on an event loop that another transaction of this process
-        needs for its end."""
-        if self.connection.in_transaction or not sql.lstrip().upper().startswith(WRITES):
+    def _begin(self, sql: str) -> None:
+        """Begins the transaction of a statement that would begin it later, or wait where it must not."""
+        if self.connection.in_transaction:
             return
+        if _runs_loop() and sql.lstrip()[:9].upper().startswith(WRITES):
+            self._begin_on_loop()
+        elif sql.startswith("SAVEPOINT"):
+            super().execute("BEGIN IMMEDIATE")
+
+    def _begin_on_loop(self) -> None:
+        """Waits for other processes as long as the connection does, and looks all the while whether a transaction of
+        this one has come meanwhile. Raises OperationalError."""
+        [(limit,)] = super().execute("PRAGMA busy_timeout").fetchall()
+        deadline = time.monotonic() + limit / 1000
+        super().execute(f"PRAGMA busy_timeout={min(limit, LOOK)}")
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        found = [each() for each in list(_open.values())]
-        if any(_in_transaction(other) for other in found if other is not self.connection):
-            raise sqlite3.OperationalError("database is locked by this process, which is to commit: try again")
+            while True:
+                found = [each() for each in list(_open.values())]
+                if any(_in_transaction(other) for other in found if other is not self.connection):
+                    raise sqlite3.OperationalError("database is locked by this process, which is to commit: try again")
+                try:
+                    super().execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                        raise
+        finally:
+            super().execute(f"PRAGMA busy_timeout={limit}")
+
+
+def _runs_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _in_transaction(connection: sqlite3.Connection | None) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from typing import Any
 
 import pymysql
 import pytest
 
 from conduit_tasks.connectors.mysql import client
+from conduit_tasks.errors import ConfigError
 from tests.connectors.mariadb_database import MyDatabase
 
 
@@ -36,3 +38,11 @@ def test_connections_that_check_no_certificate_read_those_of_the_machine_once(
         with pytest.raises(pymysql.Error, match="SSL"):
             client.server(f"{mydb.url}?ssl_verify_cert=true").connect(5)
         assert len(read) == number
+
+
+def test_without_pymysql_whoever_connects_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = client.server("mysql://root@127.0.0.1/d")
+    client._connection_class.cache_clear()
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(ConfigError, match=r"pip install 'conduit-tasks\[mysql\]'"):
+        server.connect(5)

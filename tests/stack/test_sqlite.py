@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from conduit_tasks.stack import sqlite
 from conduit_tasks.stack.environment import USER, load_secrets
 from conduit_tasks.stack.layout import Layout
-from tests.stack.conftest import PATIENCE, Stack
+from tests.stack.conftest import PATIENCE, Stack, until
 
 INSERT = "INSERT INTO t VALUES (1)"
 
@@ -24,7 +25,7 @@ INSERT = "INSERT INTO t VALUES (1)"
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[sqlite3.Connection, sqlite3.Connection]]:
     """Connections to a database with a table."""
-    found = tuple(sqlite3.connect(tmp_path / "db", **sqlite.CONNECT_ARGS) for _ in range(2))
+    found = tuple(sqlite3.connect(tmp_path / "db", check_same_thread=False, **sqlite.CONNECT_ARGS) for _ in range(2))
     found[0].cursor().execute("PRAGMA journal_mode=WAL")
     found[0].cursor().execute("CREATE TABLE t (n)")
     yield found
@@ -83,6 +84,34 @@ def test_an_event_loop_does_not_wait_for_a_transaction_that_needs_it_for_its_end
         assert asyncio.run(writes(how)) == []
 
 
+def test_an_event_loop_that_waits_for_another_process_gives_way_to_its_own(
+    two: tuple[sqlite3.Connection, sqlite3.Connection], tmp_path: Path
+) -> None:
+    one, other = two
+    # Given another process that writes, and for which an event loop waits
+    elsewhere = sqlite3.connect(tmp_path / "db", check_same_thread=False)
+    elsewhere.execute(INSERT)
+
+    async def writes() -> None:
+        other.cursor().execute(INSERT)
+
+    # When a thread of its own comes to wait, too, who may be the first to go on, and would then wait for the loop
+    with ThreadPoolExecutor(1) as pool:
+        ours = pool.submit(lambda: one.cursor().execute(INSERT))
+        # Then the loop is told that it cannot write
+        began = time.monotonic()
+        with pytest.raises(sqlite3.OperationalError, match="locked by this process"):
+            asyncio.run(writes())
+        assert time.monotonic() - began < 30
+        elsewhere.rollback()
+        ours.result(PATIENCE)
+    one.rollback()
+    # And waits as long as before from then on
+    assert other.execute("PRAGMA busy_timeout").fetchall() == [(60_000,)]
+    asyncio.run(writes())
+    elsewhere.close()
+
+
 def test_it_waits_for_other_processes_and_whoever_has_no_event_loop_waits_for_all(
     two: tuple[sqlite3.Connection, sqlite3.Connection], tmp_path: Path
 ) -> None:
@@ -130,10 +159,14 @@ def test_requests_that_write_together_hold_nobody_up(stack: Stack) -> None:
             answers.append(httpx.post(url, json=body, headers=headers, timeout=PATIENCE).status_code)
         return answers
 
-    # When many ask the API for something that writes, and he has ended
+    # When many ask the API for something that writes, and he ends once they have all reached it
     with ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(write, number) for number in range(16)]
-        time.sleep(2)
+        # Asked of the machine, as an event loop that waits itself takes no connection from its queue
+        port = int(stack.state.api_url.rpartition(":")[2])
+        until(
+            lambda: sum(c.laddr.port == port and c.status == "ESTABLISHED" for c in psutil.net_connections("tcp")) >= 16
+        )
         database.execute("ROLLBACK")
         database.close()
         began = time.monotonic()
