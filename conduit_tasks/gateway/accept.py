@@ -85,9 +85,16 @@ class Accepting(uvicorn.Server):
             self._accepting.append(asyncio.create_task(self._accept(listener)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for task in (*self._accepting, *self._coming):
+        for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
+        if self.config.ssl:
+            for task in self._coming:
+                task.cancel()
+        # Without TLS a connection takes a turn or two of the loop. If it was cancelled then, uvicorn would know of it and
+        # never of its end, and would wait for it as long as for an answer.
+        while self._coming:
+            await asyncio.sleep(0)
         await super().shutdown(sockets=sockets)
 
     async def _accept(self, listener: socket.socket) -> None:
