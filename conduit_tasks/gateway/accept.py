@@ -91,9 +91,9 @@ class Accepting(uvicorn.Server):
         if self.config.ssl:
             for task in self._coming:
                 task.cancel()
-        # Without TLS a connection takes a turn or two of the loop. If it was cancelled then, uvicorn would know of it and
-        # never of its end, and would wait for it as long as for an answer.
-        while self._coming:
+        # Without TLS a connection takes a turn or two of the loop. If it was cancelled then, uvicorn would know of it
+        # and never of its end, and would wait for it as long as for an answer.
+        while self._coming:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await super().shutdown(sockets=sockets)
 

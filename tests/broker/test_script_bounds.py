@@ -164,16 +164,24 @@ def test_what_a_gateway_took_in_is_planned_by_its_number_not_by_its_size(broker:
 def test_what_is_stored_does_not_make_a_call_longer(broker: Broker, name: str) -> None:
     """Given 50,000 lanes, schemas of a subject or micro-batches of a run, then Redis is at one call about as long as
     with ten."""
-    took: dict[int, float] = {}
-    for count in (10, 50_000):
-        for _ in range(3):
+
+    def least(count: int, tries: int, enough: float = 0.0) -> float:
+        """CPU seconds of Redis in the quickest of some calls, fewer if one is quick enough: its own rounds (`hz`) may
+        fall into a call."""
+        took = math.inf
+        for _ in range(tries):
             call = stored(count)[name]
             longest.prepare(broker.redis, call)
             before = worked(broker)
             longest.once(broker.redis, name, call)
-            took[count] = min(took.get(count, math.inf), worked(broker) - before)
+            took = min(took, worked(broker) - before)
+            if took < enough:
+                break
+        return took
+
     # Where it goes through all of them, it is hundreds of times as long.
-    assert took[50_000] < 20 * took[10]
+    most = 20 * least(10, 3)
+    assert least(50_000, 10, most) < most
 
 
 def spent(broker: Broker, store: IngestStore) -> float:

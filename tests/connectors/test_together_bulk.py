@@ -26,7 +26,7 @@ from tests.connectors.postgres_database import Database
 from tests.faults.beside import Beside
 from tests.faults.conftest import quick  # noqa: F401 - a fixture
 from tests.faults.functions import hold
-from tests.faults.grouped import PIPELINE, sealed
+from tests.faults.grouped import PIPELINE, WAITS, sealed
 from tests.faults.parts import drive, events, until
 from tests.faults.test_shards import beside, deliver  # noqa: F401 - a fixture
 from tests.micro_batch.harness import here, state, write_pipeline
@@ -36,6 +36,8 @@ HTTP = """        plugin: http
 """
 COUNT, LAST = 3_650, 4
 """Events, and the micro-batches that they are read in."""
+HELD = {*range(2_700, 2_800), *range(3_100, 3_200), *range(3_500, COUNT)}
+"""Records that wait while there is the file `hold`: of each lane, which has some 1,200 of all four, the last."""
 WRITE = 50
 """Records of one write."""
 IN_REDIS = 1_000
@@ -51,14 +53,15 @@ class Target:
 
     def pipeline(self, home: Path) -> None:
         assert HTTP in PIPELINE
-        # So that a task is in the middle for a while.
         text = (
             PIPELINE.replace(HTTP, self.lines)
             .replace("RECORDS", "1200")
-            .replace("none,", 'none, rate-limit: "1500/s",')
+            .replace("none,", 'none, rate-limit: "5000/s",')
         )
-        write_pipeline(home, "p", text)
-        events(home / "data", COUNT)
+        write_pipeline(home, "p", text + WAITS)
+        (home / "data").mkdir()
+        rows = [{"n": n, "k": "k", "waits": n in HELD} for n in range(COUNT)]
+        (home / "data" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def plugin(name: str, settings: str) -> str:
@@ -130,8 +133,8 @@ def test_a_task_that_is_killed_is_run_again_and_writes_one_write_twice_at_most(
     beside: Beside,  # noqa: F811
 ) -> None:
     sealed(LAST)
-    # The lanes have some 1,200 records each, of all four
-    beside.cut_off(deliver, lambda: len(target.found()) > COUNT // 2)
+    hold().touch()
+    beside.cut_off(deliver, lambda: len(target.found()) > COUNT // 2, hold().unlink)
     assert len(target.found()) < COUNT
     drive()
     whole(target, repeats=WRITE if "redis" not in target.lines else IN_REDIS)
@@ -170,9 +173,8 @@ def test_a_group_whose_rows_replace_each_other_by_now_is_finished_one_after_the_
 
     def says(url: str, mode: str) -> None:
         lines = plugin("postgres", f'url: "{url}", table: events, mode: {mode}, key: id, unknown-fields: ignore')
-        waits = '        processors: [{id: waits, plugin: python, settings: {call: "tests.faults.functions:waits"}}]\n'
         text = PIPELINE.replace(HTTP, lines).replace("RECORDS", "1200")
-        write_pipeline(quick, "p", text.replace("parallelism: 3}\n", "parallelism: 3}\n" + waits))
+        write_pipeline(quick, "p", text.replace("parallelism: 3}\n", "parallelism: 3}\n" + WAITS))
 
     says("postgresql://nobody@127.0.0.1:1/nothing", "append")
     sealed(2)

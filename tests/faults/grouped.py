@@ -34,6 +34,8 @@ pipelines:
         settings: {url: "URL"}
         delivery: {timeout: 2s, max-unconfirmed: 8, order-by: none, parallelism: 3}
 """
+WAITS = '        processors: [{id: waits, plugin: python, settings: {call: "tests.faults.functions:waits"}}]\n'
+"""Added to the pipeline: some records wait while there is the file `hold`."""
 
 
 def pipeline(home: Path, url: str, *, records: int = 300, more: str = "") -> str:
@@ -82,8 +84,7 @@ def under_way(quick: Path, receiver: Receiver, broker: Broker) -> UnderWay:
     """Three micro-batches of 600 records, sealed. As long as they are held up, lane 0 stays in the first of them, and
     lanes 1 and 2 in the second."""
     pipeline(quick, receiver.url, records=600)
-    waits = '        processors: [{id: waits, plugin: python, settings: {call: "tests.faults.functions:waits"}}]\n'
-    changed(quick, "parallelism: 3}\n", "parallelism: 3}\n" + waits)
+    changed(quick, "parallelism: 3}\n", "parallelism: 3}\n" + WAITS)
     # Of each shard the first 16 records pass: so many are processed at first.
     held = {*range(50, 200), *range(850, 1_000), *range(1_050, 1_200)}
     rows = [{"n": n, "k": "k", "waits": n in held} for n in range(1_800)]

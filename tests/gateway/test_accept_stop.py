@@ -57,7 +57,7 @@ def test_a_connection_that_a_stop_meets_is_answered_or_ended(tmp_path: Path, tur
             client.setblocking(False)
             reading = asyncio.create_task(read(client))
             # Given a connection that was accepted so many turns of the loop before
-            while not server._held:
+            while not server._held:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             for _ in range(turns):
                 await asyncio.sleep(0)
