@@ -21,6 +21,14 @@ FAIR = 0.5
 """Seconds that an actor that can move waits for the others at most, or little longer, while there are no faults."""
 
 
+class Here(threading.local):
+    """Who is calling: the actor whose thread it is, and how often its faults are switched off."""
+
+    actor: Any = None
+    """An `Actor`; None outside of actors."""
+    off = 0
+
+
 class Scheduler:
     """The actors, and the clock that their waits are counted by."""
 
@@ -33,7 +41,7 @@ class Scheduler:
         self.lost_power = False
         self.calm = False
         self.on_power: Callable[[], None] = lambda: None
-        self._here = threading.local()
+        self._here = Here()
         self._scheduler = Signal()
         self._sweep = SWEEP
         self._ghost = Actor("a dead process", lambda: None, dead=True)
@@ -43,7 +51,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raises Crash if the calling actor is dead."""
-        actor = getattr(self._here, "actor", None)
+        actor = self._here.actor
         if actor is not None and actor.dead:
             raise Crash(actor.name)
 

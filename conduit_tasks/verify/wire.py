@@ -2,7 +2,7 @@
 
 The client's own way of a command (retries, measurements, a pool, locks) makes a third of a seed's function calls. Here
 one process moves at a time, and the connection never fails: a command is packed, sent, and its answer parsed as the
-client does.
+client does, by the same C code.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE, Pipeline
+from redis.connection import hiredis
 from redis.exceptions import ResponseError
 
 Command = tuple[Sequence[Any], Mapping[str, Any]]
@@ -53,9 +55,8 @@ def answers(client: Any, commands: Sequence[Command]) -> list[Any] | None:
     try:
         if connection._sock is None or any(EMPTY_RESPONSE in options for _, options in commands):
             return None
-        connection._sock.sendall(b"".join([part for args, _ in commands for part in connection.pack_command(*args)]))
-        read = connection._parser.read_response
-        found = [read(disable_decoding=NEVER_DECODE in options) for _, options in commands]
+        connection._sock.sendall(b"".join([_packed(connection, args) for args, _ in commands]))
+        found = _read(connection._parser, commands)
     except BaseException:
         # The next command would be given the answers that are still to come.
         connection.disconnect()
@@ -67,4 +68,26 @@ def answers(client: Any, commands: Sequence[Command]) -> list[Any] | None:
         if callback is not None and not isinstance(found[at], ResponseError):
             more = {name: value for name, value in options.items() if name not in (NEVER_DECODE, "keys")}
             found[at] = callback(found[at], **more)
+    return found
+
+
+def _packed(connection: Any, words: Sequence[Any]) -> bytes:
+    """Returns a command as it is sent."""
+    if " " not in words[0]:
+        try:
+            return bytes(hiredis.pack_command(tuple(words)))
+        except TypeError:
+            # Of what only the client makes bytes, or an error.
+            pass
+    return b"".join(connection.pack_command(*words))
+
+
+def _read(parser: Any, commands: Sequence[Command]) -> list[Any]:
+    """Returns the answers as they come."""
+    found, answer = [], parser._reader.gets
+    for _, options in commands:
+        undecoded = (False,) if NEVER_DECODE in options else ()
+        while (each := answer(*undecoded)) is NOT_ENOUGH_DATA:
+            parser.read_from_socket()
+        found.append(each)
     return found

@@ -74,17 +74,18 @@ class World(Scheduler):
     @property
     def actor(self) -> Actor | None:
         """The actor that is calling; None outside of actors, and while faults are switched off."""
-        return None if getattr(self._here, "off", 0) else getattr(self._here, "actor", None)
+        here = self._here
+        return None if here.off else here.actor
 
     @property
     def beside(self) -> bool:
         """Returns whether the caller is an observer inside an actor, which stands still meanwhile."""
-        return getattr(self._here, "actor", None) is not None
+        return self._here.actor is not None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Switches faults and points off in the block, for observers."""
-        self._here.off = getattr(self._here, "off", 0) + 1
+        self._here.off += 1
         try:
             yield
         finally:
@@ -100,17 +101,30 @@ class World(Scheduler):
         torn: Callable[[], Any] | None = None,
     ) -> T:
         """Does one operation, with its fate. `torn`: does half of the operation, before a crash."""
-        actor = self.actor
-        if actor is None:
+        here = self._here
+        actor = here.actor
+        if actor is None or here.off:
             return operation()
-        self.check()
-        self._beat(actor)
+        if actor.dead:
+            raise Crash(actor.name)
+        if actor.beats:
+            self._beat(actor)
         self.points += 1
         if self.points > POINTS:
             raise Stuck(f"{what} is point {POINTS:,}: this history does not end")
         self.now += TICK
         self.lived(f"{actor.name}: {what}")
         fate = self._aimed(actor, what) or self._fate(actor, changes, repeatable)
+        answer = operation() if fate == "go" else self._meets(actor, fate, what, operation, torn)
+        if self.on_tick is not None:
+            with self.watching():
+                self.on_tick()
+        return answer
+
+    def _meets(
+        self, actor: Actor, fate: str, what: str, operation: Callable[[], T], torn: Callable[[], Any] | None
+    ) -> T:
+        """Does an operation whose fate is not just to go on."""
         if fate in {"switch", "pause", "short pause"}:
             most = {"switch": (0.0, 0.0), "pause": (1.0, 40.0), "short pause": (1.5, 3.0)}
             self._yield(actor, self.random.uniform(*most[fate]), what)
@@ -135,15 +149,12 @@ class World(Scheduler):
         elif fate not in FATES:
             with self.watching():
                 self.on_mishap(fate)
-        if self.on_tick is not None:
-            with self.watching():
-                self.on_tick()
         return answer
 
     def sleep(self, seconds: float) -> None:
         """Waits while others move on; outside of actors time just passes."""
         self.check()
-        actor = getattr(self._here, "actor", None)
+        actor = self._here.actor
         # A wait that is too short for the clock's float would never end.
         seconds = max(seconds, 1e-5)
         if actor is None:
@@ -204,7 +215,7 @@ class World(Scheduler):
 
     def die(self, why: str) -> None:
         """Ends the process that calls it."""
-        actor = getattr(self._here, "actor", None)
+        actor = self._here.actor
         if actor is not None:
             self._die(actor, why)
 
@@ -213,6 +224,8 @@ class World(Scheduler):
         self._here.actor.dead = False
 
     def _aimed(self, actor: Actor, what: str) -> str:
+        if not self._aims:
+            return ""
         hits = [aim.fate for aim in self._aims if aim.hit(actor.name, what)]
         return hits[0] if hits and not self.calm else ""
 

@@ -67,7 +67,10 @@ def test_a_command_after_one_that_was_cut_off_has_its_own_answer(client: Any) ->
     # Given the one connection of all, and a command on it whose answer is not read
     connection = client.connection_pool.get_connection()
     with patch.object(client.connection_pool, "get_connection", lambda *_, **__: connection):
-        with patch.object(connection._parser, "read_response", side_effect=TimeoutError), pytest.raises(TimeoutError):
+        with (
+            patch.object(connection._parser, "read_from_socket", side_effect=TimeoutError),
+            pytest.raises(TimeoutError),
+        ):
             execute(client, "SET", "k", "v")
         # Then the next one is not given it
         assert execute(client, "HGET", "h", "a") in ("1", b"1")
