@@ -65,6 +65,8 @@ EXTRAS = {name: _names(lines) for name, lines in PROJECT["optional-dependencies"
 def _imports(tree: ast.AST, *, loaded: bool = True) -> Iterator[tuple[str, bool]]:
     """(module, whether it is imported when the file is) of everything in the file but what only types need."""
     for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            continue  # An import stands in none of the others.
         if isinstance(node, ast.Import):
             yield from ((alias.name, loaded) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -72,7 +74,7 @@ def _imports(tree: ast.AST, *, loaded: bool = True) -> Iterator[tuple[str, bool]
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             yield from ((module, False) for module, _ in _imports(node))
         else:
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imports(node, loaded=loaded and not inside)
 
 
@@ -92,6 +94,7 @@ def _distribution(module: str) -> set[str]:
 OURS = {*sys.stdlib_module_names, "conduit_tasks", "include", "tests", "benchmarks", "scripts"}
 
 
+@cache
 def _third_party(folder: Path = PACKAGE) -> dict[str, list[tuple[str, bool]]]:
     """Imported module → (file, whether when it is loaded)."""
     found = defaultdict(list)

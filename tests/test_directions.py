@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "conduit_tasks"
@@ -35,41 +35,50 @@ CIRCLE = frozenset({"spark.connect", "spark.plain", "spark.session"})
 """The only modules that import each other: a session is one of the two others, which run its `nothing` to warm up."""
 
 
-def imported_names(tree: ast.Module) -> Iterator[str]:
-    """Full names of what a module imports when it runs, wherever in it; not for types alone."""
-    typing = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
-        for statement in block.body
-        for node in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing:
-            continue
-        if isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+class Seen(NamedTuple):
+    """What a module has: full names of what it imports when it runs, wherever in it, not for types alone; and its
+    texts that begin with the project's name."""
+
+    imported: set[str]
+    texts: set[str]
+
+
+def seen_in(tree: ast.Module) -> Seen:
+    """Looks at every node once."""
+    seen, following = Seen(set(), set()), [(node, False) for node in ast.iter_child_nodes(tree)]
+    while following:
+        node, typing = following.pop()
+        if isinstance(node, ast.ImportFrom) and not typing:
+            seen.imported.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import) and not typing:
+            seen.imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and node.value.startswith(f"{PACKAGE.name}."):
+                seen.texts.add(node.value)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            following += [(each, True) for each in node.body] + [(each, typing) for each in node.orelse]
+        else:
+            following += [(each, typing) for each in ast.iter_child_nodes(node)]
+    return seen
 
 
 @cache
-def imports() -> dict[str, set[str]]:
-    """Path of a module → full names of what it imports."""
+def seen() -> dict[str, Seen]:
+    """Path of a module → what it has."""
     return {
-        path.relative_to(PACKAGE).as_posix(): set(imported_names(ast.parse(path.read_text())))
-        for path in PACKAGE.rglob("*.py")
+        path.relative_to(PACKAGE).as_posix(): seen_in(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")
     }
 
 
 def modules() -> dict[str, set[str]]:
     """Module → the modules of the project that it imports, all without the project's name."""
     names = {
-        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): seen for path, seen in imports().items()
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): each.imported
+        for path, each in seen().items()
     }
     found: dict[str, set[str]] = {}
-    for module, seen in names.items():
-        wanted = (name.partition(".")[2] for name in seen if name.startswith(f"{PACKAGE.name}."))
+    for module, imported in names.items():
+        wanted = (name.partition(".")[2] for name in imported if name.startswith(f"{PACKAGE.name}."))
         found[module] = {n if n in names else n.rpartition(".")[0] for n in wanted} & names.keys() - {module}
     return found
 
@@ -94,8 +103,8 @@ def behind(package: str, module: str) -> bool:
 def upwards() -> set[tuple[str, str]]:
     """(module, package) of each import from a package that stands behind the module's own."""
     found: set[tuple[str, str]] = set()
-    for module, names in imports().items():
-        packages = {name.split(".")[1] for name in names if name.startswith(f"{PACKAGE.name}.")} & set(ORDER)
+    for module, each in seen().items():
+        packages = {name.split(".")[1] for name in each.imported if name.startswith(f"{PACKAGE.name}.")} & set(ORDER)
         found |= {(module, package) for package in packages if behind(package, module)}
     return found
 
@@ -111,10 +120,8 @@ def test_an_exception_that_is_none_any_more_is_taken_out() -> None:
 def named() -> set[tuple[str, str]]:
     """(module, package) of each text that is the name of a module of a package behind the module's own."""
     found: set[tuple[str, str]] = set()
-    for path in PACKAGE.rglob("*.py"):
-        module = path.relative_to(PACKAGE).as_posix()
-        texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-        names = [text.split(".") for text in texts if isinstance(text, str) and text.startswith(f"{PACKAGE.name}.")]
+    for module, each in seen().items():
+        names = [text.split(".") for text in each.texts]
         found |= {(module, name[1]) for name in names if name[1] in ORDER and behind(name[1], module)}
     return found
 

@@ -99,6 +99,12 @@ def command_lines(path: Path) -> list[str]:
     return [m["words"] for m in found if m is not None]
 
 
+@cache
+def helped(*command: str) -> int:
+    """Exit code of a command that is asked for its help."""
+    return CliRunner().invoke(app, [*command, "--help"]).exit_code
+
+
 def described(words: str) -> list[str]:
     """What is wrong with one command line: a command or an option that does not exist."""
     parts = list(takewhile(lambda part: part not in ("<", ">", "|", "&&"), shlex.split(words, comments=True)))
@@ -117,8 +123,8 @@ def described(words: str) -> list[str]:
             return [f"there is no `conduit {' '.join([*path, part])}`"]
         command = inner[part]
         path.append(part)
-    result = CliRunner().invoke(app, [*path, "--help"])
-    wrong = [] if result.exit_code == 0 else [f"`conduit {' '.join(path)} --help` ends with {result.exit_code}"]
+    code = helped(*path)
+    wrong = [] if code == 0 else [f"`conduit {' '.join(path)} --help` ends with {code}"]
     known = {"--help", *(name for p in command.params for name in (*p.opts, *p.secondary_opts))}
     options = (part.partition("=")[0] for part in parts if part.startswith("--"))
     return wrong + [f"`conduit {' '.join(path)}` has no {option}" for option in options if option not in known]

@@ -32,6 +32,7 @@ MOST = 64.0
 """How much longer the long text may take, which is 16 times as long; n² takes 256 times as long."""
 Pattern = re.Pattern[str] | re.Pattern[bytes]
 ASKED = {"match", "fullmatch", "search", "sub", "findall", "finditer", "split"}
+GIVEN = re.compile(rf"\bre\.({'|'.join(sorted(ASKED))})\(")
 
 
 def patterns() -> Iterator[tuple[str, Pattern, Iterable[str]]]:
@@ -45,10 +46,12 @@ def patterns() -> Iterator[tuple[str, Pattern, Iterable[str]]]:
             if isinstance(value, re.Pattern) and f"\n{attribute} = re.compile(" in source:
                 asked = set(re.findall(rf"\b{attribute}\.(\w+)\(", source)) & ASKED
                 yield f"{name}.{attribute}", value, asked or {"finditer"}
+        if not GIVEN.search(source):
+            continue
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and re.fullmatch(r"re\.\w+", call := ast.unparse(node.func)):
-                method = call.removeprefix("re.")
-                if method in ASKED and isinstance(node.args[0], ast.Constant):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ASKED:
+                of, method = node.func.value, node.func.attr
+                if isinstance(of, ast.Name) and of.id == "re" and isinstance(node.args[0], ast.Constant):
                     yield f"{name}:{node.args[0].value}", re.compile(node.args[0].value), {method}
 
 
@@ -72,19 +75,21 @@ def slow(pattern: Pattern, asked: Iterable[str]) -> tuple[str, str, str] | None:
         given: Any = text.encode("latin1", "replace") if raw else text
         began = time.thread_time()
         # Who searches at all looks for all here, and who begins at the beginning does so.
-        if method in ("match", "fullmatch"):
-            getattr(pattern, method)(given)
-        else:
+        if method == "finditer":
             for _ in pattern.finditer(given):
                 pass
+        else:
+            getattr(pattern, method)(given)
         return time.thread_time() - began
 
+    methods = {method if method in ("match", "fullmatch") else "finditer" for method in asked}
     for begin, piece, end in texts(said):
-        for method in asked:
-            short, long = (begin + piece * (size // len(piece)) + end for size in (SHORT, LONG))
+        short = begin + piece * (SHORT // len(piece)) + end
+        for method in methods:
             if seconds(method, short) < SUSPICIOUS:
                 continue
             usual = min(seconds(method, short) for _ in range(3))
+            long = begin + piece * (LONG // len(piece)) + end
             if usual >= SUSPICIOUS and seconds(method, long) > MOST * usual:
                 return begin, piece, end
     return None

@@ -29,12 +29,22 @@ def page(semantics: ModuleType) -> str:
     return str(semantics.PAGE.read_text(encoding="utf-8"))
 
 
-def test_the_page_names_the_tests_that_prove_each_promise(semantics: ModuleType, page: str) -> None:
-    assert page == semantics.filled(page, semantics.markers(semantics.TESTS)), "run `python scripts/semantics.py`"
+@pytest.fixture(scope="module")
+def proved(semantics: ModuleType) -> dict[str, list[Path]]:
+    """Number → the tests that prove it."""
+    return dict(semantics.markers(semantics.TESTS))
 
 
-def test_every_promise_is_enforced_somewhere_and_proved_or_else_pending(semantics: ModuleType, page: str) -> None:
-    assert semantics.faults(page, semantics.markers(semantics.TESTS)) == []
+def test_the_page_names_the_tests_that_prove_each_promise(
+    semantics: ModuleType, page: str, proved: dict[str, list[Path]]
+) -> None:
+    assert page == semantics.filled(page, proved), "run `python scripts/semantics.py`"
+
+
+def test_every_promise_is_enforced_somewhere_and_proved_or_else_pending(
+    semantics: ModuleType, page: str, proved: dict[str, list[Path]]
+) -> None:
+    assert semantics.faults(page, proved) == []
 
 
 def _changed(page: str, number: str, *, place: str) -> str:
@@ -53,18 +63,18 @@ def _changed(page: str, number: str, *, place: str) -> str:
     ],
 )
 def test_a_row_that_is_not_true_is_a_fault(
-    number: str, place: str, said: str, semantics: ModuleType, page: str
+    number: str, place: str, said: str, semantics: ModuleType, page: str, proved: dict[str, list[Path]]
 ) -> None:
     # Given a page that says something else of one number
     wrong = _changed(page, number, place=place)
     # Then exactly that is found
-    proved = semantics.markers(semantics.TESTS)
     (found,) = set(semantics.faults(wrong, proved)) - set(semantics.faults(page, proved))
     assert said in found
 
 
-def test_a_promise_without_a_row_without_a_test_or_unknown_is_a_fault(semantics: ModuleType, page: str) -> None:
-    proved = semantics.markers(semantics.TESTS)
+def test_a_promise_without_a_row_without_a_test_or_unknown_is_a_fault(
+    semantics: ModuleType, page: str, proved: dict[str, list[Path]]
+) -> None:
     # When a row is missing, a proof is missing, and a marker names a number that does not exist
     lines = [line for line in page.splitlines() if not line.startswith("| C9 |")]
     proofs = {number: paths for number, paths in proved.items() if number != "T4"}

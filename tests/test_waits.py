@@ -91,7 +91,6 @@ def unlimited(file: Path) -> Iterator[str]:
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         named = {keyword.arg for keyword in node.keywords}
-        whole = ast.unparse(node)
         if name in WITHOUT_ARGUMENTS:
             bad = not node.args and "timeout" not in named
         elif name in WITH_TIMEOUT:
@@ -100,9 +99,9 @@ def unlimited(file: Path) -> Iterator[str]:
             bad = (process or kafka or name == "create_connection") and not named & {"timeout", "request_timeout"}
             bad = bad or (name == "poll" and not node.args)
         elif name == "commit":
-            bad = "asynchronous=False" in whole
+            bad = "asynchronous=False" in ast.unparse(node)
         else:
-            bad = name in WITH and WITH[name] not in whole
+            bad = name in WITH and WITH[name] not in ast.unparse(node)
         if bad:
             inner = f"{ast.unparse(owner.func)}(…)" if isinstance(owner, ast.Call) else owner and ast.unparse(owner)
             said = "" if not (node.args or node.keywords) else "…asynchronous=False" if name == "commit" else "…"
