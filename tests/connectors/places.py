@@ -198,9 +198,10 @@ def an_sqs_queue(home: Path, request: Any) -> Place:
 
     def read() -> list[str]:
         while found := client.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
-            for message in found:
-                seen.append(message["Body"])
-                client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            seen.extend(message["Body"] for message in found)
+            handles = [message["ReceiptHandle"] for message in found]
+            entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(handles)]
+            client.delete_message_batch(QueueUrl=url, Entries=entries)
         return seen
 
     return Place("sqs", {**moto.settings, "queue": name}, read)
