@@ -21,9 +21,12 @@ from tests.connectors.standalone.test_pipelines import counting, delivering, lin
 from tests.faults.parts import until
 from tests.micro_batch.side_by_side import patient, play  # noqa: F401 - a fixture
 
+AT_ONCE = "error-recovery: {min-delay: 1ms, max-delay: 1ms}"
+"""Of a pipeline that is left alone for no while after a failure."""
+
 
 def tried(said: Path, times: int) -> None:
-    """Runs the pipeline until its connector was opened so often in all. After a failure it is left alone a while."""
+    """Runs the pipeline until its connector was opened so often in all."""
     played(lambda: said.exists() and len(noted(said, "open")) >= times)
 
 
@@ -41,13 +44,13 @@ def played(what: Callable[[], Any]) -> None:
 
 def test_a_destination_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, programs: Path) -> None:
     # Given a connector that takes its settings, and cannot be opened
-    said = delivering(home, 30)
+    said = delivering(home, 30, more=AT_ONCE)
     shut = Path(f"{said}.shut")
     shut.touch()
     tried(said, 3)
     assert noted(said, "created") == [""]
     # When its settings change meanwhile, it is told so once
-    delivering(home, 30, settings=', refuse: "none"')
+    delivering(home, 30, more=AT_ONCE, settings=', refuse: "none"')
     tried(said, 5)
     assert noted(said, "updated") == [""]
     # When it can be opened, it is told nothing any more
@@ -61,12 +64,12 @@ def test_a_destination_that_cannot_be_opened_is_told_once_that_it_is_new(home: P
 
 
 def test_a_source_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, programs: Path) -> None:
-    said = counting(home, 30)
+    said = counting(home, 30, more=AT_ONCE)
     shut = Path(f"{said}.shut")
     shut.touch()
     tried(said, 3)
     assert noted(said, "created") == [""]
-    counting(home, 50)
+    counting(home, 50, more=AT_ONCE)
     tried(said, 5)
     shut.unlink()
     played(lambda: numbers(home))
