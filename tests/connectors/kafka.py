@@ -30,6 +30,7 @@ from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.stack.ports import free_port
+from tests.connectors.tls import NEW_KEY
 
 READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -38,7 +39,7 @@ def secured(server: KafkaServer) -> int:
     """Gives a server that is not created yet a further listener, for TLS and SASL alone; its port. The certificate is
     `tls.pem` in the server's folder, and stands for itself; the user is conduit, the password right."""
     port, pem = free_port(), server.folder / "tls.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command = ["openssl", "req", "-x509", *NEW_KEY, "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "-", "-out", "-"]
     pem.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
