@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from benchmarks.kafka_server import UNVERIFIED
 from conduit_tasks.stack.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,7 @@ class IcebergServer:
             "CATALOG_JDBC_SCHEMA__VERSION": "V1",
         }
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
-        command = [str(java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [str(java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *UNVERIFIED]
         command += ["-cp", ":".join([f"{JARS}/*", *map(str, hadoop)]), "org.apache.iceberg.rest.RESTCatalogServer"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
