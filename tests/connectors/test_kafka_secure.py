@@ -40,6 +40,8 @@ def test_records_are_sent_read_and_acked_over_tls_with_sasl(kafka: Kafka) -> Non
     destination.write(rows([record(n) for n in range(3)]))
     destination.write(numbered([record(3)], 1, destination=topic))
     destination.close()
+    # A commit is answered before readers see it
+    assert len(kafka.values(topic)) == 4
     source = kafka.source(topic, **login(kafka))
     assert [r.after for r in everything(source)] == [b"0", b"1", b"2", b"3"]
     source.ack({f"{topic}:0": 4})

@@ -26,7 +26,7 @@ PIPELINE = """
 version: "2.2"
 pipelines:
   - id: p
-    micro-batch: {max-records: 12}
+    micro-batch: {max-records: 8}
     error-recovery: {min-delay: 1ms, max-delay: 1ms}
     connectors:
       - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
@@ -36,7 +36,7 @@ pipelines:
         settings: SETTINGS
         delivery: {timeout: 50ms, max-redeliveries: 100, guarantee: effectively-once}
 """
-RECORDS = 14
+RECORDS = 10
 
 
 def in_file(home: Path, server: Any) -> list[int]:
@@ -57,7 +57,6 @@ def in_parquet(home: Path, server: Any) -> list[int]:
 def in_delta(home: Path, server: Any) -> list[int]:
     import pyarrow.parquet as pq
 
-    # By hand: a process that deltalake was used in cannot be forked for it any more.
     lines = [line for path in sorted((home / "t/_delta_log").glob("*.json")) for line in path.read_text().splitlines()]
     logs = [json.loads(line) for line in lines]
     added = [log["add"]["path"] for log in logs if "add" in log]
@@ -65,11 +64,6 @@ def in_delta(home: Path, server: Any) -> list[int]:
 
 
 def in_iceberg(home: Path, server: Any) -> list[int]:
-    # In a fork of its own, as what is forked here has not used pyiceberg.
-    return in_child(in_order, home)
-
-
-def in_order(home: Path) -> list[int]:
     """Numbers in the order of the commits."""
     import pyarrow.parquet as pq
     from pyiceberg.catalog import load_catalog
@@ -120,9 +114,15 @@ def run_and_die(plugin: str, at: int) -> None:
         run_once("p", f"killed-{number}")
 
 
+def run_on(target: str, home: Path, server: RedisServer) -> list[int]:
+    """Runs until nothing is new; returns what is there. Of a fork, whose libraries no later one has used."""
+    run_until_quiet("p")
+    return TARGETS[target][2](home, server)
+
+
 def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
     """Where nothing of the target was used before: what runs and dies is a fork."""
-    plugin, settings, there = TARGETS[target]
+    plugin, settings, _ = TARGETS[target]
     redis_server = RedisServer(redis_folder)
 
     def begun(number: int) -> Path:
@@ -133,8 +133,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
         events(this / "data", "a.jsonl", 0, RECORDS)
         return this
 
-    begun(0)
-    imported_for(partial(run_until_quiet, "p"))
+    imported_for(partial(run_on, target, begun(0), redis_server))
     number = 0
     while True:
         number += 1
@@ -145,8 +144,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
         except ChildDied as died:
             assert died.how == "signal 9"  # noqa: PT017 - or it has ended
             lapse()
-            in_child(run_until_quiet, "p")
-            assert there(this, redis_server) == list(range(RECORDS)), f"operation {number}"
+            assert in_child(run_on, target, this, redis_server) == list(range(RECORDS)), f"operation {number}"
     assert number > 4, "the kills cover the whole life of a micro-batch"
 
 

@@ -82,7 +82,6 @@ def client_of(server: str) -> Any:
 def in_delta(home: Path, server: str) -> list[int]:
     import pyarrow.parquet as pq
 
-    # By hand: a process that deltalake was used in cannot be forked for it any more.
     logs = sorted((home / "t/_delta_log").glob("*.json"))
     lines = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
     return [
@@ -136,13 +135,15 @@ def run_and_die(target: str, at: int) -> None:
     run_once("p", "killed")
 
 
-def run_on(forgotten: bool) -> None:
+def run_on(target: str, home: Path, server: str, forgotten: bool) -> list[int]:
+    """Runs until nothing is new; returns what is there. Of a fork, whose libraries no later one has used."""
     dividing.LEAST = 1
     if forgotten:
         with opened("p", "rebuild") as context:
             found = rebuild.from_spool(context.pipeline, context.spool, context.broker)
             rebuild.apply(context.broker, found, replace=False)
     run_until_quiet("p")
+    return TARGETS[target][2](home, server)
 
 
 def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str) -> int:
@@ -156,8 +157,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str
         events(this / "data", "a.jsonl", 0, RECORDS)
         return this
 
-    begun()
-    imported_for(partial(run_on, False))
+    imported_for(partial(run_on, target, begun(), server, False))
     while True:
         number += 1
         this = begun()
@@ -173,8 +173,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path, server: str
             redis_server.flush()
         if then != "the same file":
             written(this, target, server, "key", 1 + number % 3, piece=3)
-        in_child(run_on, then == "Redis has lost everything")
-        found = sorted(TARGETS[target][2](this, server))
+        found = sorted(in_child(run_on, target, this, server, then == "Redis has lost everything"))
         if target in ("delta", "iceberg") and then == "Redis has lost everything":
             # A commit cannot be taken back, and other tasks do not know how far these had come.
             assert max(Counter(found).values()) <= 2, f"operation {number}"
