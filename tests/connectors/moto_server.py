@@ -21,9 +21,9 @@ def _quick() -> None:
         seconds = backend.get_queue(queue).message_retention_period
         return bool(seconds + message.sent_timestamp / 1000 > time.time())
 
-    models.SQSBackend.is_message_valid_based_on_retention_period = kept  # type: ignore[method-assign]
-    models.unix_time = time.time  # type: ignore[assignment]
-    models.unix_time_millis = lambda: time.time() * 1000  # type: ignore[assignment]
+    sqs: Any = models
+    sqs.SQSBackend.is_message_valid_based_on_retention_period = kept
+    sqs.unix_time, sqs.unix_time_millis = time.time, lambda: time.time() * 1000
 
 
 class MotoServer:
