@@ -279,16 +279,25 @@ class Pipeline:
     def _digest(self) -> str:
         import hashlib
         import json
-        from dataclasses import asdict
 
-        config = asdict(self)
-        del config["file"], config["line"], config["alerts"], config["mask"], config["index"]
-        for destination in config["destinations"]:
-            del destination["deadline"], destination["delivery"]["bulk_timeout"]
-            del destination["assets"], destination["on_delivered"]
-            if destination["delivery"]["parallelism"] == 1:
-                # As in files of earlier versions.
-                del destination["delivery"]["parallelism"]
-        for source in config["sources"]:
-            del source["assets"]
-        return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(self, sort_keys=True, default=_shape).encode()).hexdigest()[:12]
+
+
+_LEFT_OUT: Mapping[type, frozenset[str]] = {
+    Pipeline: frozenset({"file", "line", "alerts", "mask", "index", "_digest"}),
+    Source: frozenset({"assets"}),
+    Destination: frozenset({"deadline", "assets", "on_delivered"}),
+    Delivery: frozenset({"bulk_timeout"}),
+}
+"""Class → what of it does not shape delivery."""
+
+
+def _shape(value: Any) -> dict[str, Any]:
+    """Returns a part of a pipeline, or a map, as what the digest is made over."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    kept = {name: held for name, held in vars(value).items() if name not in _LEFT_OUT.get(type(value), ())}
+    if isinstance(value, Delivery) and value.parallelism == 1:
+        # As in files of earlier versions.
+        del kept["parallelism"]
+    return kept

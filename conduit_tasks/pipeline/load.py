@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -121,14 +123,15 @@ def pipeline_files(folder: FilePath) -> list[FilePath]:
 
 
 def get_pipeline(id: str) -> Pipeline:
-    """Returns the pipeline of this id from the folder that the settings name.
+    """Returns the pipeline of this id from the folder that the settings name. A file is parsed again only if its text,
+    the environment or the settings have changed: the steps of one process ask again and again.
 
     Raises ConfigError with the first error of the pipeline, or with the ids that exist.
     """
     from conduit_tasks.settings import settings
 
     folder = settings().path(settings().pipelines)
-    for pipeline in load_folder(folder, wanted=lambda named: named == id).pipelines:
+    for pipeline in load_folder(folder, wanted=lambda named: named == id, load=_load_kept).pipelines:
         if pipeline.id == id:
             return pipeline
     result = load_folder(folder)
@@ -141,6 +144,27 @@ def get_pipeline(id: str) -> Pipeline:
     known = ", ".join(p.id for p in result.pipelines) or "none"
     more = f"; files with errors: see `conduit validate {folder}`" if result.errors else ""
     raise ConfigError(f"no pipeline '{id}' in {folder}; there are: {known}{more}")
+
+
+def _load_kept(path: FilePath, **options: Any) -> LoadResult:
+    """Loads a file as `load_file` does, in this process's environment; each result is the caller's own."""
+    from conduit_tasks.settings import settings
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return load_file(path, **options)
+    kept = _parsed(text, str(path), tuple(os.environ.items()), settings().model_dump_json())
+    return pickle.loads(kept)  # noqa: S301 - of this process
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, file: str, env: tuple[tuple[str, str], ...], _settings: str) -> bytes:
+    """Returns the result of `load_text`, pickled, as what is made of it may be changed; digests are made already."""
+    result = load_text(text, file, env=dict(env))
+    for pipeline in result.pipelines:
+        pipeline.digest()
+    return pickle.dumps(result)
 
 
 def _load_document(document: Document, result: LoadResult, plugins: bool, records: bool) -> None:

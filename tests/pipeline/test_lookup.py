@@ -10,6 +10,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import load
 from conduit_tasks.pipeline.lookup import can_hold
 from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id
+from conduit_tasks.settings import forget
 
 FILE = """\
 version: "2.2"
@@ -93,3 +94,29 @@ def test_an_id_that_is_used_twice_is_refused_as_in_the_whole_folder(many: list[s
 def test_an_id_that_does_not_exist_is_told_with_those_that_do(many: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"no pipeline 'p77'.*p49"):
         load.get_pipeline("p77")
+
+
+def test_a_file_is_parsed_again_if_its_text_the_environment_or_the_settings_changed(
+    many: list[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load.get_pipeline("p7")
+    assert load.get_pipeline("p7").digest() == first.digest()
+    assert many == ["07.yaml"]
+    file = home / "include" / "pipelines" / "07.yaml"
+    file.write_text(FILE.format(id="p7").replace("plugin: log", "plugin: file, settings: {path: '${PLACE}'}"))
+    for place in ("a", "b"):
+        monkeypatch.setenv("PLACE", place)
+        assert load.get_pipeline("p7").destinations[0].settings == {"path": place}
+    monkeypatch.setenv("CONDUIT_RETENTION", "77")
+    forget()
+    changed = load.get_pipeline("p7")
+    assert changed.spool_retention == 77
+    assert changed.digest() != first.digest()
+    assert many == ["07.yaml"] * 4
+
+
+def test_what_a_caller_changes_in_a_pipeline_is_seen_by_no_other(many: list[str]) -> None:
+    settings = load.get_pipeline("p7").destinations[0].settings
+    settings["level"] = "debug"  # type: ignore[index]
+    assert "level" not in load.get_pipeline("p7").destinations[0].settings
+    assert many == ["07.yaml"]
