@@ -6,16 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import asdict
 from functools import cache
-from io import BytesIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from conduit_tasks import __version__
@@ -23,10 +19,10 @@ from conduit_tasks.cli import main
 from conduit_tasks.cli.main import Lazy
 from conduit_tasks.cli.output import print_table
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.operate import apart, try_child
-from conduit_tasks.operate.ask import Ask
-from conduit_tasks.operate.trying import Outside
 from tests.cli.conftest import Conduit
+from tests.operate.asking import here
+
+__all__ = ["here"]
 
 PIPELINE = """
 version: "2.2"
@@ -123,19 +119,11 @@ OPTIONS = {
 }
 
 
-def ask_here(ask: Ask, _: float) -> tuple[bytes, bytes, bool, int]:
-    """Asks the code of the process in which a record is tried, in this process: an error that it does not expect is
-    raised here."""
-    said = BytesIO()
-    try_child.answer(orjson.dumps(asdict(ask)), said, lambda: Outside(nullcontext()))
-    return said.getvalue(), b"", False, 0
-
-
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
 def test_an_absurd_value_is_an_error_that_is_said_and_no_traceback(
     words: tuple[str, ...], conduit: Conduit, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "_ask", ask_here)
     # Made once, not for each value
     monkeypatch.setattr(main, "load_command", cache(main.load_command))
     pipeline = home / "include" / "pipelines" / "p.yaml"

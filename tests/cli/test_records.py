@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 from conduit_tasks.cli.main import app
 from conduit_tasks.cli.side_by_side import side_by_side
 from tests.cli.conftest import Conduit
+from tests.operate.asking import here
+
+__all__ = ["here"]
 
 PIPELINE = """\
 version: "2.2"
@@ -53,6 +56,7 @@ def test_a_record_is_shown_before_and_after_each_step(conduit: Conduit, file: Pa
     assert '{"exact": {"kind": "a"}} does not match; the record has kind = "b"' in lines
 
 
+@pytest.mark.usefixtures("here")
 def test_a_step_that_fails_is_marked_and_the_exit_code_is_1_also_in_json(conduit: Conduit, file: Path) -> None:
     record = file.parent / "record.json"
     record.write_text('{"payload": {"after": {"n": 0}}}')
@@ -71,6 +75,7 @@ def test_a_step_that_fails_is_marked_and_the_exit_code_is_1_also_in_json(conduit
     assert said.stdout.splitlines()[4] == "    ^"
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

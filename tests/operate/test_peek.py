@@ -15,6 +15,9 @@ from conduit_tasks.operate.peek import Place, peek, spooled
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.spool.spool import Spool
 from tests.micro_batch.harness import run_once, write_pipeline
+from tests.operate.asking import here
+
+__all__ = ["here"]
 
 PIPELINE = """
 version: "2.2"
@@ -221,6 +224,7 @@ def _letters() -> list[dict[str, Any]]:
     return [{"n": row["record"]["payload"]["after"]["n"], "id": row["id"], "key": row_key(row)} for row in rows]
 
 
+@pytest.mark.usefixtures("here")
 def test_at_a_destination_records_are_shown_as_its_processors_make_them_if_that_is_found_in_time(
     delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +248,7 @@ def test_at_a_destination_records_are_shown_as_its_processors_make_them_if_that_
     assert peeked(pipeline, "processors", 1)["records"][0]["sent"] is None
 
 
+@pytest.mark.usefixtures("here")
 def test_the_command_prints_the_last_records(delivered: None) -> None:
     from typer.testing import CliRunner
 

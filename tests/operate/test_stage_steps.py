@@ -16,9 +16,10 @@ from conduit_tasks.operate.apart import peeked
 from conduit_tasks.operate.stage_steps import has_steps
 from conduit_tasks.pipeline.load import get_pipeline
 from tests.micro_batch.harness import write_pipeline
+from tests.operate.asking import here
 from tests.operate.test_peek import PIPELINE, delivered
 
-__all__ = ["delivered"]
+__all__ = ["delivered", "here"]
 
 
 def seen(node: str, last: int = 20) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def ways(found: dict[str, Any]) -> list[tuple[int, list[str]]]:
     ]
 
 
+@pytest.mark.usefixtures("here")
 def test_what_was_read_shows_each_processor_that_follows_before_and_after_it(delivered: None) -> None:
     found = seen("sources.in", 4)
     on = ["processors/late skipped", "processors/even changed"]
@@ -53,6 +55,7 @@ def test_what_was_read_shows_each_processor_that_follows_before_and_after_it(del
     assert "hush" not in text
 
 
+@pytest.mark.usefixtures("here")
 def test_of_a_processor_the_records_that_came_to_it_are_shown(delivered: None) -> None:
     # 7 failed before it, at the source, and 6 at the one before
     even = seen("processors/even", 5)
@@ -85,6 +88,7 @@ def test_a_processor_that_is_not_there_or_whose_records_are_kept_nowhere_is_refu
         seen("sources.in/early")
 
 
+@pytest.mark.usefixtures("here")
 def test_errors_name_the_place_and_no_value_of_the_environment(
     home: Path, delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +105,7 @@ def test_errors_name_the_place_and_no_value_of_the_environment(
     assert "quite-a-secret" not in json.dumps(one)
 
 
+@pytest.mark.usefixtures("here")
 def test_what_would_make_calls_is_left_out_and_what_is_not_found_in_time_is_not_made_up(
     home: Path, delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +125,7 @@ def test_only_what_processors_follow_is_asked_of_a_process_of_its_own(delivered:
 
 
 def test_the_command_prints_both_sides_of_a_processor(delivered: None) -> None:
+    # By a process of its own
     done = CliRunner().invoke(app, ["records", "peek", "p", "--node", "processors/even", "--last", "2"])
     assert (done.exit_code, done.stdout.count(": changed")) == (0, 2)
     assert done.stdout.startswith("sources.in/2/0/4/0: changed")
