@@ -61,9 +61,16 @@ class Fork:
         self._process.join(seconds)
         return self._process.exitcode
 
-    def answer(self) -> Any:
-        """Returns what the function did. Raises EOFError if it was ended before."""
+    def answer(self, seconds: float | None = None) -> Any:
+        """Returns what the function did. Raises EOFError if it was ended before, and TimeoutError."""
+        if not self._here.poll(seconds):
+            raise TimeoutError(f"no answer after {seconds} s")
         return self._here.recv()
+
+    def kill(self) -> None:
+        """Ends it, if it still runs."""
+        self._process.kill()
+        self._process.join()
 
 
 def _call(to: Connection, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
