@@ -131,8 +131,8 @@ def test_records_of_avro_that_contain_each_other_are_read_a_limited_number_of_ti
     plugin: str, by_avro: dict[str, Callable[[], dict[str, str]]]
 ) -> None:
     settings = by_avro[plugin]()
-    # When a value fits no branch, at a depth at which there are more ways than anybody could try; the whole limit, which
-    # takes seconds, is gone through once
+    # When a value fits no branch, at a depth at which there are more ways than anybody could try; the whole limit, of
+    # seconds, is gone through once
     read = {"schema.check": schema_work.READ, "avro.encode": schema_work.READ // 10}[plugin]
     [(kind, said)] = checked([nested(DEPTH - 1)], read, **settings)
     assert (kind, "too many ways to read it" in said) == ("schema" if plugin == "schema.check" else "processor", True)
