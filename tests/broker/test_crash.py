@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import BrokerUnavailable
 from tests.broker.conftest import DESTINATIONS, Feed, make_broker
 from tests.conftest import RedisServer
+from tests.fork import Fork
 
 Start = Callable[..., RedisServer]
 
@@ -119,16 +119,10 @@ def _deliver(url_folder: str, m: int, dies_at: int, once: str) -> None:
 @pytest.mark.proves("C10", "I4", "I10")
 def test_a_killed_holder_is_succeeded_and_nothing_is_confirmed_twice(server: RedisServer, patient: Broker) -> None:
     m = Feed(patient).sealed(100)
-    spawn = multiprocessing.get_context("spawn")
     for attempt, dies_at in enumerate([0, 30, 10]):
-        holder = spawn.Process(target=_deliver, args=(str(server.folder), m, dies_at, f"attempt {attempt}"))
-        holder.start()
-        holder.join(240)
-        assert holder.exitcode == -signal.SIGKILL
+        holder = Fork(_deliver, str(server.folder), m, dies_at, f"attempt {attempt}")
+        assert holder.end() == -signal.SIGKILL
     assert str(patient.deliveries.get("x").confirmed) == "0-39"
-    holder = spawn.Process(target=_deliver, args=(str(server.folder), m, 1_000, "last"))
-    holder.start()
-    holder.join(240)
-    assert holder.exitcode == 0
+    assert Fork(_deliver, str(server.folder), m, 1_000, "last").end() == 0
     state = patient.deliveries.get("x")
     assert (state.cursor, state.counters["delivered"]) == (m, 100)

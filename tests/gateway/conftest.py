@@ -80,6 +80,12 @@ class GatewayProcess:
         assert self._listens(seen), self.log.read_text()
         return self
 
+    def refuses(self) -> str:
+        """What it says where it does not serve, but ends with exit code 1."""
+        argv, env = self.command()
+        assert Program(argv[1:], env, self.home, self.log).wait(240) == 1
+        return self.log.read_text()
+
     def _ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None
 

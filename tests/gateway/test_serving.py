@@ -6,7 +6,6 @@ import http.client
 import json
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -84,11 +83,9 @@ def test_without_its_token_a_source_is_not_served_and_the_message_names_where_it
     gateway_home: Path, fsyncing: RedisServer
 ) -> None:
     write_pipeline(gateway_home, auth="env:NO_SUCH_TOKEN")
-    argv, env = GatewayProcess(gateway_home, fsyncing.url).command()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1
-    assert "environment variable NO_SUCH_TOKEN is missing" in done.stderr
-    assert "no pipeline in" in done.stderr
+    said = GatewayProcess(gateway_home, fsyncing.url).refuses()
+    assert "environment variable NO_SUCH_TOKEN is missing" in said
+    assert "no pipeline in" in said
 
 
 def test_a_redis_that_answers_before_it_fsyncs_is_refused_unless_that_is_asked_for_by_name(
@@ -97,11 +94,9 @@ def test_a_redis_that_answers_before_it_fsyncs_is_refused_unless_that_is_asked_f
     # Given a Redis with everysec
     write_pipeline(home)
     process = GatewayProcess(home, redis_server.url)
-    argv, env = process.command()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1
-    assert "appendfsync everysec" in done.stderr
-    assert "Set `appendfsync always`" in done.stderr
+    said = process.refuses()
+    assert "appendfsync everysec" in said
+    assert "Set `appendfsync always`" in said
     # When it is asked for
     process.options = ("--fsync", "everysec")
     process.start()

@@ -149,7 +149,7 @@ def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
 
     def come() -> None:
         for n in range(2):
-            rows.extend(events(home / "data", f"{n}.jsonl", 24 * n, 24))
+            rows.extend(events(home / "data", f"{n}.jsonl", 18 * n, 18))
             wait_for(delivered(home, rows))
             with closing(state("p")) as broker:
                 wait_for(lambda broker=broker: broker.positions.acked("in") == broker.positions.planned("in"))
@@ -163,13 +163,13 @@ def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
     play("p", meanwhile=come)
     assert len(left) == 2
     with closing(state("p")) as broker:
-        assert broker.micro_batches.latest_sealed() == 48
+        assert broker.micro_batches.latest_sealed() == 36
     # And each is in the ledger once
     with opened("p", "look") as context:
         book = Ledger(context.spool, "p")
         of_all = [row["micro_batch"] for row in book.read("all").to_pylist()]
         newest = [row["micro_batch"] for row in book.newest(5, "all")[0].to_pylist()]
-    assert sorted(of_all) == list(range(1, 49))
+    assert sorted(of_all) == list(range(1, 37))
     assert newest == sorted(newest, reverse=True)
 
 
