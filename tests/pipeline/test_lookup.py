@@ -10,7 +10,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import load
 from conduit_tasks.pipeline.lookup import can_hold
 from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id
-from conduit_tasks.settings import forget
+from conduit_tasks.settings import settings
 
 FILE = """\
 version: "2.2"
@@ -107,8 +107,8 @@ def test_a_file_is_parsed_again_if_its_text_the_environment_or_the_settings_chan
     for place in ("a", "b"):
         monkeypatch.setenv("PLACE", place)
         assert load.get_pipeline("p7").destinations[0].settings == {"path": place}
-    monkeypatch.setenv("CONDUIT_RETENTION", "77")
-    forget()
+    # As an executor has its driver's settings
+    settings().model_copy(update={"retention": 77.0}).use()
     changed = load.get_pipeline("p7")
     assert changed.spool_retention == 77
     assert changed.digest() != first.digest()
@@ -116,7 +116,7 @@ def test_a_file_is_parsed_again_if_its_text_the_environment_or_the_settings_chan
 
 
 def test_what_a_caller_changes_in_a_pipeline_is_seen_by_no_other(many: list[str]) -> None:
-    settings = load.get_pipeline("p7").destinations[0].settings
-    settings["level"] = "debug"  # type: ignore[index]
+    held = load.get_pipeline("p7").destinations[0].settings
+    held["level"] = "debug"  # type: ignore[index]
     assert "level" not in load.get_pipeline("p7").destinations[0].settings
     assert many == ["07.yaml"]
