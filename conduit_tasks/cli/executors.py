@@ -55,21 +55,24 @@ class Look:
 
 def look(address: Address | None, master: str) -> list[dict[str, Any]]:
     """Returns what the executors of a Connect server, or else of a master, see; `lost`: what they wrote into the spool
-    is not there. At a master the job has the settings of nodes (`include/spark-defaults.conf`).
+    is not there. At a master the job has the settings of nodes (`include/spark-defaults.conf`), and starts as they do.
 
     Raises ConfigError if that file cannot be read."""
     from conduit_tasks.spark import session
-    from conduit_tasks.spark.submit import DEFAULTS_FILE, properties_file, read_defaults
+    from conduit_tasks.spark.submit import Launch, launch, properties_file
     from conduit_tasks.spool.store import open_store
 
-    own = {"spark.ui.enabled": "false"}
-    conf = {} if address is not None else {**own, **read_defaults(settings().home / DEFAULTS_FILE)}
-    with properties_file(conf) as file:
+    start = Launch()
+    if address is None:
+        start = launch(settings().home, master, None, own={"spark.ui.enabled": "false"}, launcher=True)
+    with properties_file(start.conf) as file:
         if address is not None:
             os.environ.update(address.environment())
         else:
             words = ["--master", master, "--properties-file", str(file), "--load-spark-defaults", "pyspark-shell"]
             os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(words)
+            if "SPARK_CONF_DIR" in start.env:  # with which the class-data archive fits
+                os.environ["SPARK_CONF_DIR"] = start.env["SPARK_CONF_DIR"]
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         session.work_for("doctor", "doctor")
         answers = session.run_all(Look(f".doctor-{uuid.uuid4().hex}"), list(range(PIECES)))

@@ -57,12 +57,13 @@ def launch(
     quick_jit: bool = True,
     own: Mapping[str, str] | None = None,
     jvm: Sequence[str] = (),
+    launcher: bool = False,
 ) -> Launch:
     """Returns the start of a driver for this master. `conf` wins over the user's file, and both over ours and over
     `own`.
 
     `quick_jit`: compile with C1 only; right if rows pass through Python workers, wrong for long SQL in the JVM.
-    `jvm`: further options of the JVM.
+    `jvm`: further options of the JVM. `launcher`: PySpark runs `spark-submit`, so the command is None.
 
     Raises ConfigError if the user's `spark-defaults.conf` cannot be read.
     """
@@ -77,7 +78,7 @@ def launch(
         options += [f"-XX:SharedArchiveFile={archive.path}", *cds.QUIET]
     options += shlex.split(merged.pop("spark.driver.extraJavaOptions", ""))
     env = _local_environment(home, local)
-    if archive is not None and not _needs_launcher(merged):
+    if archive is not None and not launcher and not _needs_launcher(merged):
         memory = merged.get("spark.driver.memory") or os.environ.get("SPARK_DRIVER_MEMORY") or "1g"
         command = [f"-Xmx{memory}" if word.startswith("-Xmx") else word for word in archive.command]
         return Launch(merged, env, (*command, *options, cds.SUBMIT_CLASS))

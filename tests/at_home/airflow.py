@@ -26,6 +26,11 @@ from tests.conftest import SHARED, RedisServer
 from tests.stack.conftest import until
 from tests.stack.test_stack import kill
 
+COMPONENTS = {
+    "api": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+}
 WORKERS = ("one", "two")
 OWN_HOSTS = bool(os.environ.get("CONDUIT_TRIED_HOSTS"))
 """Whether a worker has a host name of its own, in place of one that it is told (`--celery-hostname`): with the provider
@@ -36,11 +41,13 @@ AS_HOST = 'hostname "$0" && exec "$@"'
 
 @dataclass
 class Airflow:
-    """`programs`: the environment's folder of programs; `folder`: everything else; `master`: of the Spark cluster."""
+    """`programs`: the environment's folder of programs; `folder`: everything else; `master`: of the Spark cluster;
+    `spark`: its home."""
 
     programs: Path
     folder: Path
     master: str
+    spark: Path
     postgres: PostgresServer
     redis: RedisServer
     environment: dict[str, str] = field(default_factory=dict)
@@ -66,17 +73,18 @@ class Airflow:
         self._commit()
         self._airflow("db", "migrate")
 
-    def start(self) -> None:
-        """Starts every component and two workers."""
-        parts = {
-            "api": ["api-server"],
-            "scheduler": ["scheduler", "--skip-serve-logs"],
-            "dag-processor": ["dag-processor"],
-        }
-        for name, arguments in parts.items():
-            self._start(name, arguments)
-        for name in WORKERS:
-            self.worker(name)
+    def start(self, *names: str) -> None:
+        """Starts components and workers."""
+        for name in names:
+            if name in WORKERS:
+                self.worker(name)
+            else:
+                self._start(name, COMPONENTS[name])
+
+    def end(self, name: str) -> None:
+        """Ends a component of which nothing more is wanted."""
+        self.killed.add(name)
+        processes.stop(self.running[name], timeout=0)
 
     def worker(self, name: str) -> None:
         """Starts a worker."""
@@ -132,9 +140,13 @@ class Airflow:
                     return True
         return False
 
+    def registered(self, application: str) -> list[str]:
+        """Returns the numbers under which the Spark cluster has begun an application."""
+        return re.findall(rf"Registered app {application} with ID (\S+)", (self.folder / "master.log").read_text())
+
     def executor(self, application: str) -> list[psutil.Process]:
         """Returns the processes that execute an application of the Spark cluster: JVMs, and their Pythons."""
-        [number] = re.findall(rf"Registered app {application} with ID (\S+)", (self.folder / "master.log").read_text())
+        [number] = self.registered(application)
         found = [each for each in psutil.process_iter(["cmdline"]) if number in (each.info["cmdline"] or ())]
         assert found, f"nothing executes {application}"
         return [*found, *(child for each in found for child in each.children(recursive=True))]
@@ -188,6 +200,7 @@ class Airflow:
             "CONDUIT_AIRFLOW_PASSWORD": "admin",
             "AIRFLOW_HOME": str(self.folder / "airflow"),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": self.master}),
+            "SPARK_HOME": str(self.spark),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": url,
             "AIRFLOW__API__HOST": "127.0.0.1",
@@ -204,9 +217,11 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.folder / "passwords.json"),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
-            # So long after a task was killed its DAG file would be parsed without a pause (docs/your-airflow.md).
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.folder / "bundles"),
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.postgres.url,
+            # Nothing of what is waited for is the work of seconds
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "3",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 
 import httpx
@@ -12,10 +13,11 @@ import pytest
 
 from benchmarks.cluster import standing
 from benchmarks.postgres_server import PostgresServer
+from conduit_tasks.spark import cds
 from conduit_tasks.waits import still_running
 from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
-from tests.jvm import quick_options
+from tests.jvm import HOME, quick_options
 from tests.stack.conftest import PATIENCE, Receiver, receiver
 from tests.wheels import build, environment, install, lend, versions
 
@@ -41,7 +43,7 @@ pipelines:
 NODES = ("sources.lines", "destinations.out", "destinations.kept")
 SHARING = """spark.cores.max 1
 spark.executor.memory 512m
-spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.executor.extraJavaOptions {options}
 """
 """Each node is an application: they share the cluster (docs/cluster.md)."""
 
@@ -58,11 +60,13 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     after = versions(programs)
     assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
     (folder / "redis").mkdir()
-    [spark] = (programs.parent / "lib").glob("python3.*/site-packages/pyspark")
+    # The cluster's Spark is that of this environment, of which there is a class-data archive
+    assert cds.ensure(HOME, timeout=500)
+    spark = cds.spark_home()
     options, ours = quick_options()
     executors = {**os.environ, **ours, "PYSPARK_PYTHON": str(programs / "python")}
     with standing(folder, executors, spark, 2, options=options) as cluster:
-        found = Airflow(programs, folder, cluster.master, PostgresServer(), RedisServer(folder / "redis"))
+        found = Airflow(programs, folder, cluster.master, spark, PostgresServer(), RedisServer(folder / "redis"))
         try:
             found.prepare()
             yield found
@@ -75,11 +79,14 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     # Given an Airflow that reads our DAG files from git, and a doctor that finds nothing wrong there
     (airflow.home / "include" / "pipelines" / "at-home.yaml").write_text(PIPELINE.format(url=receiver.url))
     (airflow.home / "in").mkdir()
-    (airflow.home / "include" / "spark-defaults.conf").write_text(SHARING)
-    airflow.start()
+    options = shlex.join(quick_options()[0])
+    (airflow.home / "include" / "spark-defaults.conf").write_text(SHARING.format(options=options))
+    airflow.start("api", "dag-processor")
     with airflow.api() as api:
         airflow.until(lambda: api.health().get("dag_processor", {}).get("status") == "healthy")
         airflow.until(lambda: api.dag("at-home"))
+    # What these have compiled, the others need not
+    airflow.start("scheduler", *WORKERS)
     airflow.conduit("doctor", "--executors")
     # Whose job has the settings of this home
     assert {"-Xmx512M" in line for line in launched(airflow)} == {True}
@@ -99,6 +106,9 @@ def test_a_run_by_celery_outlives_a_worker_and_delivers_everything(airflow: Airf
     # Then the other one tries the task again and goes on from what was confirmed: nothing is missing or out of order
     with airflow.api() as api:
         run = api.request("GET", "/dags/at-home/dagRuns", params={"order_by": "-run_after", "limit": 1})["dag_runs"][0]
+        airflow.until(lambda: len(airflow.registered("conduit at-home destinations.out")) == 2)
+        # It was told of the killed task, and from then on parses without a pause (docs/your-airflow.md)
+        airflow.end("dag-processor")
         airflow.until(lambda: api.run("at-home", run["dag_run_id"])["state"] in ("success", "failed"))
         task = next(t for t in api.tasks("at-home", run["dag_run_id"]) if t["task_id"] == "destinations.out")
     assert (task["state"], task["try_number"]) == ("success", 2)

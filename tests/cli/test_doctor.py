@@ -16,7 +16,7 @@ from conduit_tasks.cli.checks import Checked
 from conduit_tasks.cli.executors import differences, look, versions
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import forget
-from conduit_tasks.spark import session
+from conduit_tasks.spark import cds, session
 from tests.conftest import RedisServer
 from tests.fork import conduit
 from tests.micro_batch.harness import write_pipeline
@@ -145,7 +145,13 @@ def test_a_spark_connection_is_looked_at(home: Path, monkeypatch: pytest.MonkeyP
         connections.give(None)
 
 
+JOB = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR")
+"""What the environment of doctor's Spark job says of it."""
+
+
 def test_executors_are_looked_at(home: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in JOB:
+        monkeypatch.setenv(name, os.environ.get(name, ""))
     # Given executors that see everything
     answers = look(None, "local[2]")
     # Then nothing is wrong, and nothing is left in the spool
@@ -172,12 +178,16 @@ def test_its_job_has_the_settings_of_nodes(home: Path, monkeypatch: pytest.Monke
         return []
 
     monkeypatch.setattr(session, "run_all", run_all)
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "")
+    for name in JOB:
+        monkeypatch.setenv(name, "")
     # When executors are looked at
     look(None, "spark://far:7077")
     # Then the job has it
     assert told[0] == "spark://far:7077"
     assert "spark.executor.memory=512m\n" in told[1]
+    # And its JVM starts as theirs
+    assert all(option in told[1] for option in cds.JVM_OPTIONS)
+    assert os.environ["SPARK_CONF_DIR"] == str(cds.empty_conf_dir(home))
     # And a file that cannot be read is named
     (home / "include" / "spark-defaults.conf").write_text("executor.memory 512m\n")
     with pytest.raises(ConfigError, match=r"spark-defaults\.conf:1"):
