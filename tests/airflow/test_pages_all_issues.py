@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,29 @@ __all__ = ["airflow", "site"]
 
 pytestmark = pytest.mark.timeout(900)
 IDS = [f"feed-{n:04d}" for n in range(1_000)]
+LETTERS = IDS[901:941]
+"""Those with dead letters, where there are some."""
 
 
 @pytest.fixture
-def failing(home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand pipelines; of each tenth a task has failed, and feed-0500 has failed most."""
-    text = PIPELINE.replace("URL", "http://localhost:1/")
-    one = text[text.index("  - id: p") :]
-    write_pipeline(
-        home, "many", 'version: "2.2"\npipelines:\n' + "".join(one.replace("id: p\n", f"id: {id}\n") for id in IDS)
-    )
-    monkeypatch.setattr(type(airflow), "get_authorized_dag_ids", lambda *_, **__: set(IDS))
+def pipelines(home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[str]], None]:
+    """Writes pipelines of these ids, which whoever asks may see."""
+
+    def write(ids: Iterable[str]) -> None:
+        text = PIPELINE.replace("URL", "http://localhost:1/")
+        one = text[text.index("  - id: p") :]
+        each = (one.replace("id: p\n", f"id: {id}\n") for id in ids)
+        write_pipeline(home, "many", f'version: "2.2"\npipelines:\n{"".join(each)}')
+        monkeypatch.setattr(type(airflow), "get_authorized_dag_ids", lambda *_, **__: set(ids))
+
+    return write
+
+
+@pytest.fixture
+def failing(pipelines: Callable[[Iterable[str]], None], airflow: Airflow) -> None:
+    """Of each tenth of a thousand pipelines a task has failed, and feed-0500 has failed most; there are these, and
+    those that may have letters."""
+    pipelines(sorted({*IDS[::10], *LETTERS}))
     airflow.without_logs = ("feed-0010",)
     for id in IDS[::10]:
         for attempt in range(3 if id == "feed-0500" else 1):
@@ -43,8 +56,9 @@ def failing(home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_issues_of_a_thousand_pipelines_are_a_click_away(
-    site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
+    site: str, browser: str, failing: None, pipelines: Callable[[Iterable[str]], None]
 ) -> None:
+    pipelines(IDS)
     asyncio.run(_look(site, browser))
 
 
@@ -55,7 +69,7 @@ def test_issues_of_dead_letters_come_as_they_are_found(
     columns._kept.clear()
     monkeypatch.setattr(api, "WITHIN", 0.0)
     monkeypatch.setattr(all_issues, "LEAST", 2)
-    for id in IDS[901:941]:
+    for id in LETTERS:
         dead(id, letter(id, 1))
     asyncio.run(_come(site, browser))
 
@@ -86,9 +100,10 @@ async def _come(site: str, browser: str) -> None:
 
 
 def test_letters_of_an_earlier_version_come_as_they_are_read(
-    site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
+    site: str, browser: str, pipelines: Callable[[Iterable[str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given 30 files of one pipeline without an extract, of which an answer reads three
+    pipelines(IDS[950:951])
     columns._kept.clear()
     for door in ("dead_letters", "issues"):
         monkeypatch.setattr(f"conduit_tasks.airflow.api.{door}.WITHIN", 0.0)
