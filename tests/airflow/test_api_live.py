@@ -7,8 +7,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +23,7 @@ from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.settings import forget
 from tests.airflow.api_client import Airflow, airflow, api, broker_of, delivered, site
 from tests.faults.parts import events, until
+from tests.fork import script
 from tests.micro_batch.harness import run_once
 
 __all__ = ["airflow", "api", "delivered", "site"]
@@ -239,7 +238,10 @@ from conduit_tasks.airflow.api import access
 from conduit_tasks.airflow.api.app import app
 import airflow.api_fastapi.core_api.security as security
 from airflow.models.dag import DagModel
+from concurrent.futures import ThreadPoolExecutor
+from conduit_tasks.airflow.api import live
 from tests.airflow.api_client import Airflow
+live._threads, live._streams = ThreadPoolExecutor(4), set()  # not those of the process that was forked
 security.get_auth_manager = access.get_auth_manager = lambda: Airflow()
 DagModel.get_team_name = lambda *_, **__: None
 app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
@@ -252,15 +254,12 @@ uvicorn.Server(uvicorn.Config(outer, log_level="warning", timeout_graceful_shutd
 
 
 def test_a_server_that_is_stopped_does_not_wait_for_the_pages_that_are_open(delivered: None) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", SERVER]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout
-            with stream(f"http://127.0.0.1:{server.stdout.readline().strip()}") as found:
-                assert next(found)[0] == "look"
-                server.send_signal(signal.SIGTERM)
-                # The stream ends by itself, long before it would have
-                assert len(list(found)) < live.LASTS / live.TICK / 2
-            assert server.wait(60) == -signal.SIGTERM
-        finally:
-            server.kill()
+    with script(SERVER) as server:
+        # Among warnings of what Airflow imports
+        port = next(line for line in map(str.strip, server.stdout) if line.isdigit())
+        with stream(f"http://127.0.0.1:{port}") as found:
+            assert next(found)[0] == "look"
+            os.kill(server.pid, signal.SIGTERM)
+            # The stream ends by itself, long before it would have
+            assert len(list(found)) < live.LASTS / live.TICK / 2
+        assert server.wait() == -signal.SIGTERM
