@@ -30,7 +30,7 @@ def run(place: Place, size: int, count: int) -> Result:
             all_of_it = source(place.events(events * len(together)))
             place.pipeline(all_of_it, to_http(url, parallelism=TASKS), **limits)
             with serving(place):
-                said = place.submit(APPS / "backlog.py", PIPELINE, str(count), *map(str, together)).wait()
+                said = place.job(APPS / "backlog.py", PIPELINE, str(count), *map(str, together)).wait()
             seen = summary(url)
         delivered = sum(one["delivered"] for one in said.values())
         if not seen["distinct"] == seen["requests"] == events * len(together) == delivered:

@@ -26,7 +26,7 @@ def run(place: Place, count: int) -> Result:
         ours = drive(place, redis_pid)
         expect(place, all=count)
     out = str(place.out("mapped"))
-    hand = place.submit(APPS / "mapped.py", str(events), out, bare=True).wait()
+    hand = place.job(APPS / "mapped.py", str(events), out, bare=True).wait()
     if hand["rows"] != count:
         raise SystemExit(f"by hand: {hand['rows']} rows of {count}")
     read = ours["stages"]["sources.in"]

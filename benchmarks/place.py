@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import psutil
 import redis
 
+from benchmarks import shared_jvm
 from benchmarks.data import write_events
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
@@ -44,18 +45,26 @@ SMALL = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
+    "pyspark.sql",
     "tests.forked",
 )
-"""Modules of what a driver that needs no Spark is forked from. None opens a connection or starts a thread."""
+"""Modules of what the drivers of a small place are forked from. None opens a connection or starts a thread."""
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass
 class Kept:
-    """Servers that all benchmarks of small work have one after the other, and what ends them."""
+    """Servers that benchmarks of small work have one after the other, and what ends them."""
 
-    end: ExitStack = field(default_factory=ExitStack)
-    servers: dict[Callable[[], Any], Any] = field(default_factory=dict)
+    servers: dict[Callable[..., Any], tuple[Any, ExitStack]] = field(default_factory=dict)
+    asked: set[Callable[..., Any]] = field(default_factory=set)
+
+    def end(self, *, idle: bool = False) -> None:
+        """Ends all of them; those only that nobody has asked for since the last call, if `idle`."""
+        for start in [each for each in self.servers if not idle or each not in self.asked]:
+            self.servers.pop(start)[1].close()
+        self.asked.clear()
 
 
 @dataclass(frozen=True)
@@ -76,15 +85,17 @@ class Place:
         return (1,) if self.small else (1, 2)
 
     @contextmanager
-    def server(self, start: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    def server(self, start: Callable[P, AbstractContextManager[T]], *given: P.args, **named: P.kwargs) -> Iterator[T]:
         """Gives what `start` starts for the block; if the place is small, it is started once, and stays."""
         with ExitStack() as own:
             if not self.small:
-                yield own.enter_context(start())
+                yield own.enter_context(start(*given, **named))
                 return
             if start not in self.kept.servers:
-                self.kept.servers[start] = self.kept.end.enter_context(start())
-            yield self.kept.servers[start]
+                stays = own.enter_context(ExitStack())
+                self.kept.servers[start] = stays.enter_context(start(*given, **named)), stays.pop_all()
+            self.kept.asked.add(start)
+            yield self.kept.servers[start][0]
 
     def staying(self, *servers: int) -> set[int]:
         """Children of this process that outlive a block of `children`: `servers`, and all that a small place keeps."""
@@ -127,7 +138,7 @@ class Place:
         self, application: Path, *arguments: str, bare: bool = False, conf: Mapping[str, str] | None = None
     ) -> Submitted:
         """Starts a Spark driver: as our operator does, or (`bare`) as `spark-submit` does by itself."""
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+        env = self._environment()
         if bare:
             env |= {
                 "SPARK_HOME": str(cds.spark_home()),
@@ -150,10 +161,33 @@ class Place:
             process = subprocess.Popen(argv, env=env, cwd=self.base, stdout=out, stderr=log)
         return Submitted(f"{application.name} {' '.join(arguments)}", process, out)
 
+    def jvm(self) -> shared_jvm.Jvm | None:
+        """The JVM that the jobs of a small place share, started by the first who asks; None if each has its own."""
+        if not self.small:
+            return None
+        with self.server(shared_jvm.running, self.base, self._environment(), self.log) as jvm:
+            return jvm
+
+    def job(self, application: Path, *arguments: str, bare: bool = False) -> Submitted:
+        """Starts a Spark driver whose start is not what is asked about: if the place is small, without a JVM of its
+        own."""
+        if (jvm := self.jvm()) is None:
+            return self.submit(application, *arguments, bare=bare)
+        env = self._environment() | {"PYSPARK_PYTHON": sys.executable}
+        told = {f"spark.executorEnv.{key}": value for key, value in env.items() if key.startswith("CONDUIT_")}
+        jvm.have({"spark.master": self.master, **told})
+        return self._forked(application, *arguments, env=env | jvm.environment)
+
     def call(self, application: Path, *arguments: str) -> Submitted:
         """Starts a driver that needs no Spark, as all that it does is small."""
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
-        env |= {"CONDUIT_SMALL_RECORDS": str(10**9), "CONDUIT_SMALL_BYTES": str(10**12)}
+        much = {"CONDUIT_SMALL_RECORDS": str(10**9), "CONDUIT_SMALL_BYTES": str(10**12)}
+        return self._forked(application, *arguments, env=self._environment() | much)
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+
+    def _forked(self, application: Path, *arguments: str, env: dict[str, str]) -> Submitted:
         out = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed by `Submitted.wait`
         # What the tests have for this; no figure of such a driver says anything.
         from tests.forked import Program

@@ -56,7 +56,7 @@ def drive(place: Place, redis_pid: int, *options: str, spark: bool = False) -> d
     `spark` does not want it."""
     if place.small and not spark:
         return place.call(APPS / "drive.py", PIPELINE, str(redis_pid), *options, "--small").wait()
-    return place.submit(APPS / "drive.py", PIPELINE, str(redis_pid), *options).wait()
+    return place.job(APPS / "drive.py", PIPELINE, str(redis_pid), *options).wait()
 
 
 def expect(place: Place, **lines: int) -> None:
@@ -88,7 +88,7 @@ def submit_runs(place: Place, redis_pid: int) -> tuple[Cost, int]:
             asked = needed(context, name, run).submit
         if not asked:
             return 0
-        start = place.call if place.small and name != "sources.in" else place.submit
+        start = place.call if place.small else place.submit
         start(APPLICATION, "--pipeline", PIPELINE, "--node", name, "--run", run).wait()
         return 1
 
@@ -111,9 +111,10 @@ def by_hand(place: Place, events: Path, slices: int, *kinds: str) -> list[tuple[
     """What it printed of each kind, and the cost of the whole submit: of one for all kinds if the place is small."""
     if not place.small and len(kinds) > 1:
         return [done for kind in kinds for done in by_hand(place, events, slices, kind)]
+    place.jvm()
     with children(*place.staying()) as cost:
         arguments = str(events), str(place.out("by-hand")), str(slices), *kinds
-        said = place.submit(APPS / "handwritten.py", *arguments, bare=True).wait()
+        said = place.job(APPS / "handwritten.py", *arguments, bare=True).wait()
     return [(said[kind], cost) for kind in kinds]
 
 
