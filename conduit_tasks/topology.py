@@ -8,7 +8,7 @@ duration is in seconds, every size in bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -284,7 +284,7 @@ class Pipeline:
 
 
 _LEFT_OUT: Mapping[type, frozenset[str]] = {
-    Pipeline: frozenset({"file", "line", "alerts", "mask", "index", "_digest"}),
+    Pipeline: frozenset({"file", "line", "alerts", "mask", "index"}),
     Source: frozenset({"assets"}),
     Destination: frozenset({"deadline", "assets", "on_delivered"}),
     Delivery: frozenset({"bulk_timeout"}),
@@ -296,7 +296,8 @@ def _shape(value: Any) -> dict[str, Any]:
     """Returns a part of a pipeline, or a map, as what the digest is made over."""
     if isinstance(value, Mapping):
         return dict(value)
-    kept = {name: held for name, held in vars(value).items() if name not in _LEFT_OUT.get(type(value), ())}
+    left_out = _LEFT_OUT.get(type(value), frozenset())
+    kept = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in left_out}
     if isinstance(value, Delivery) and value.parallelism == 1:
         # As in files of earlier versions.
         del kept["parallelism"]
