@@ -140,13 +140,9 @@ class Airflow:
                     return True
         return False
 
-    def registered(self, application: str) -> list[str]:
-        """Returns the numbers under which the Spark cluster has begun an application."""
-        return re.findall(rf"Registered app {application} with ID (\S+)", (self.folder / "master.log").read_text())
-
     def executor(self, application: str) -> list[psutil.Process]:
         """Returns the processes that execute an application of the Spark cluster: JVMs, and their Pythons."""
-        [number] = self.registered(application)
+        [number] = re.findall(rf"Registered app {application} with ID (\S+)", (self.folder / "master.log").read_text())
         found = [each for each in psutil.process_iter(["cmdline"]) if number in (each.info["cmdline"] or ())]
         assert found, f"nothing executes {application}"
         return [*found, *(child for each in found for child in each.children(recursive=True))]
