@@ -143,8 +143,6 @@ def spark() -> Iterator[Any]:
         .config("spark.driver.extraJavaOptions", shlex.join(options))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # Each Python worker is forked from a process that has imported what it needs.
-        .config("spark.python.daemon.module", "conduit_tasks.spark.daemon")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

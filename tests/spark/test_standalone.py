@@ -64,6 +64,7 @@ def submit(home: Path, master: str, node: str) -> str:
 
 
 def submitted(home: Path, master: str, application: Path, *arguments: str) -> str:
+    """An application, started that way; its output."""
     start = launch(home, master, "client", executors())
     options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
     command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(application), *arguments]
