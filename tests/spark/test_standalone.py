@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import conduit_tasks
-from benchmarks.place import APPS
 from conduit_tasks.airflow.forked import spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.application import APPLICATION
@@ -60,17 +59,12 @@ def executors() -> dict[str, str]:
 
 def submit(home: Path, master: str, node: str) -> str:
     """One node's application, started the way the operator starts it; its output."""
-    return submitted(home, master, APPLICATION, "--pipeline", "p", "--node", node, "--run", "r")
-
-
-def submitted(home: Path, master: str, application: Path, *arguments: str) -> str:
-    """An application, started that way; its output."""
     start = launch(home, master, "client", executors())
     options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
-    command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(application), *arguments]
+    ids = ["--pipeline", "p", "--node", node, "--run", "r"]
+    command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(APPLICATION), *ids]
     # The home is where the driver works: executors, which work elsewhere, have none, as on another machine.
     environment = {**os.environ, **start.env, "SPARK_LOCAL_IP": "127.0.0.1", "CONDUIT_HOME": "."}
-    environment["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
         command,
         env=environment,
@@ -157,8 +151,10 @@ def test_executors_of_two_workers_keep_the_spool_on_s3(
     frames = PIPELINE[PIPELINE.index("        processors: [{{id: mark") :]
     write_pipeline(home, "p", PIPELINE.replace(frames, "").format(shared=shared))
 
-    # When one driver does what a run's tasks do, and the next run's, which finds nothing
-    assert '"runs": 1' in submitted(home, cluster.master, APPS / "drive.py", "p", str(os.getpid()))
+    assert plan_run("p", "r").work
+    for node in ("sources.numbers", "destinations.all"):
+        assert '"event":"done"' in submit(home, cluster.master, node)
+    ack_source("p", "numbers", "r")
 
     # Then everything came through it: it is on no disk of ours
     assert sorted(payloads(shared / "out" / "all.jsonl"), key=str) == sorted(rows, key=str)
