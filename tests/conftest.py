@@ -161,7 +161,10 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
     server = ConnectServer(tmp_path_factory.mktemp("connect"))
     server.start("--silent", str(SILENT))
     yield server
+    server.await_it()
+    file = server.settings_file()
     server.stop()
+    assert not file.exists(), "it may have secrets, and goes with the server"
 
 
 @pytest.fixture(scope="session")
