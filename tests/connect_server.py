@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -17,16 +16,12 @@ import psutil
 
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.server import CLASS
-from conduit_tasks.spark.submit import DEFAULTS_FILE
 from conduit_tasks.stack.ports import free_port
 from tests.jvm import shallow
 
 ROOT = Path(__file__).parents[1]
 SILENT = 45
 """Seconds without an answer after which the server of all tests is killed and started again."""
-HUSH = "hush \\d=#1: ü"
-SETTINGS = {"spark.a.b": "two words", "spark.hadoop.fs.s3a.secret.key": HUSH}
-"""What the user's file gives each server, a secret among it."""
 
 
 @dataclass
@@ -53,8 +48,6 @@ class ConnectServer:
         self.port = self.port or free_port()
         environment = {**os.environ, TOKEN: self.token, "CONDUIT_HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
         shallow(self.folder)
-        with (self.folder / DEFAULTS_FILE).open("a") as file:
-            file.writelines(f"{key}   {value}\n" for key, value in SETTINGS.items())
         command = [sys.executable, "-m", "conduit_tasks.spark.server", "--port", str(self.port), "--master", "local[2]"]
         command += options
         with self.log.open("ab") as log:
@@ -87,17 +80,6 @@ class ConnectServer:
                 if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
-
-    def settings_file(self) -> Path:
-        """The file that the server has its settings from. Fails if others can read it, or a command line tells them."""
-        words = self.jvm().cmdline()
-        assert self.process is not None
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # the first small job's end at any time
-                assert "hush" not in " ".join(process.cmdline())
-        file = Path(words[words.index("--properties-file") + 1])
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        return file
 
     def kill(self) -> None:
         """SIGKILL to the server itself; what watches it starts another one."""
