@@ -113,10 +113,8 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
         {"full": (50_000, 10_000), "moderate": (20_000, 3_000), "quick": (200, 8)},
     ),
 }
-"""Those that share a server in a small place stand beside each other.
-
-Name → how to run it, and its numbers of events (`submit`: rounds; `stream`, `topics`: seconds of load, and that runs
-last)."""
+"""Name → how to run it, and its numbers of events (`submit`: rounds; `stream`, `topics`: seconds of load, and that runs
+last). Those that share a server in a small place stand beside each other."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conduit_tasks.spark import cds
-from conduit_tasks.spark.jvm import SAID, SHELL, told_in_folder
+from conduit_tasks.spark.jvm import SAID, SHELL, gateway, told_in_folder
 from conduit_tasks.spark.submit import launch
 
 WARM = {"spark.python.daemon.module": "conduit_tasks.spark.daemon"}
@@ -22,23 +22,19 @@ PATIENCE = 240.0
 
 @dataclass(frozen=True)
 class Jvm:
-    """Where a Python process meets it."""
+    """`environment`: that of a Python process which meets it."""
 
-    port: int
-    secret: str
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+    environment: Mapping[str, str]
 
     def have(self, conf: Mapping[str, str]) -> None:
         """Gives the next Spark context these settings."""
         from py4j.java_gateway import GatewayParameters, JavaGateway
 
-        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=self.port, auth_token=self.secret))
+        port, secret = (self.environment[f"PYSPARK_GATEWAY_{name}"] for name in ("PORT", "SECRET"))
+        java = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=secret))
         for key, value in conf.items():
-            gateway.jvm.System.setProperty(key, value)
-        gateway.close()
+            java.jvm.System.setProperty(key, value)
+        java.close()
 
 
 @contextmanager
@@ -56,8 +52,7 @@ def running(base: Path, environment: Mapping[str, str], log: Path) -> Iterator[J
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"the JVM of all jobs does not listen; {log} says why")
                 time.sleep(0.02)
-            written = said.read_bytes()
-            yield Jvm(int.from_bytes(written[:4], "big"), written[8:].decode())
+            yield Jvm(gateway(said))
         finally:
             assert process.stdin is not None
             process.stdin.close()

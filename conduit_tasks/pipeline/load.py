@@ -146,14 +146,14 @@ def get_pipeline(id: str) -> Pipeline:
     raise ConfigError(f"no pipeline '{id}' in {folder}; there are: {known}{more}")
 
 
-def _load_kept(path: FilePath, **options: Any) -> LoadResult:
-    """Loads a file as `load_file` does, in this process's environment; each result is the caller's own."""
+def _load_kept(path: FilePath, **_: Any) -> LoadResult:
+    """Loads a file as `load_file` does without options and checks of ids; each result is the caller's own."""
     from conduit_tasks.settings import settings
 
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        return load_file(path, **options)
+        return load_file(path, check_ids=False)
     kept = _parsed(text, str(path), tuple(os.environ.items()), settings().model_dump_json())
     return pickle.loads(kept)  # noqa: S301 - of this process
 

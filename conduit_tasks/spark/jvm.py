@@ -102,11 +102,16 @@ def connect() -> None:
         if time.monotonic() > deadline:
             raise SparkLost(f"the JVM of the driver does not listen after {START:g} s")
         time.sleep(_LOOK)
-    said = _jvm.said.read_bytes()
+    os.environ.update(gateway(_jvm.said))
     _jvm.said.unlink()
-    os.environ["PYSPARK_GATEWAY_PORT"] = str(int.from_bytes(said[:4], "big"))
-    os.environ["PYSPARK_GATEWAY_SECRET"] = said[8:].decode()
     _jvm = None
+
+
+def gateway(said: Path) -> dict[str, str]:
+    """Returns the environment in which PySpark meets the JVM that wrote this file."""
+    written = said.read_bytes()
+    port, secret = int.from_bytes(written[:4], "big"), written[8:].decode()
+    return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
 
 
 def _end(jvm: _Jvm) -> None:

@@ -33,6 +33,7 @@ from conduit_tasks.micro_batch import (  # noqa: F401
 from conduit_tasks.operate import status as _status  # noqa: F401
 from conduit_tasks.resend import before_fan_out, prepare, redrive
 from conduit_tasks.settings import settings
+from conduit_tasks.spool import durable
 from conduit_tasks.verify import deadly, receiver, tasks
 from conduit_tasks.verify.faults import everywhere, faulty, load_scripts
 from conduit_tasks.verify.machine import PATIENCE
@@ -69,6 +70,8 @@ def set_up(history: History) -> Iterator[None]:
         stack.enter_context(patch.object(deadly, "stubborn", True))
         # What is made on the side survives no process, and is no part of the world.
         stack.enter_context(patch.object(tempfile, "tempdir", str(history.home.parent)))
+        # A seed's folder may have been there before, and nothing in it is durable.
+        stack.enter_context(patch.object(durable, "_durable", set()))
         # Backoffs are jittered by the one generator of the process.
         stack.callback(random.setstate, random.getstate())
         random.seed(scenario.seed)

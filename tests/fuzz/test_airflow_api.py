@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -17,8 +15,9 @@ from hypothesis import strategies as st
 
 from tests.airflow.api_client import ASK, airflow, api, broker_of, delivered
 from tests.fuzz.hostile import EXAMPLES, TEXT, ending, fuzzed, json_like
+from tests.operate.asking import here
 
-__all__ = ["airflow", "api", "delivered"]
+__all__ = ["airflow", "api", "delivered", "here"]
 
 PART, TIME = "data/a.jsonl", "2020-01-01T00:00:00Z"
 FILE = """
@@ -132,12 +131,10 @@ Asked = Callable[..., int]
 
 
 @pytest.fixture
-def ask(api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def ask(api: Any, delivered: None, here: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Function that sends a request, and sees that its answer is a page, or a problem that says why; and that what a
     run is started with is text that Airflow's database takes. Returns the status."""
     from conduit_tasks.airflow.api import dead_letters, live, replays
-    from conduit_tasks.operate import apart, try_child
-    from conduit_tasks.operate.trying import Outside
 
     def start(dag: str, run: str, user: str, conf: Any) -> None:
         assert b"\\u0000" not in orjson.dumps(conf)
@@ -147,14 +144,6 @@ def ask(api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(dead_letters, "start", start)
     monkeypatch.setattr(replays, "start", start)
     monkeypatch.setattr(replays, "results", lambda dags, limit, wanted: [])
-
-    def asked(ask: apart.Ask, seconds: float) -> tuple[bytes, bytes, bool, int]:
-        """What the process of its own does, without the start of one: hundreds are asked."""
-        out = io.BytesIO()
-        try_child.answer(orjson.dumps(asdict(ask)), out, lambda: Outside(nullcontext()))
-        return out.getvalue(), b"", False, 0
-
-    monkeypatch.setattr(apart, "_ask", asked)
 
     def send(method: str, address: str, body: bytes | None) -> int:
         with ending():

@@ -67,6 +67,11 @@ def test_the_same_seed_gives_the_same_history_in_any_process_whatever_was_lived_
     assert len(set(here.values())) == 2
 
 
+def test_a_seed_that_was_lived_before_in_the_same_folder_has_the_same_history() -> None:
+    first, again = many([9, 9], 4, 1)
+    assert first.digest == again.digest
+
+
 def test_all_operations_of_a_seed_are_told_if_somebody_asks_for_them() -> None:
     (seed,) = json.loads(verify("--seed", "2", "--json", "--trace").stdout)["seeds"]
     points = [line for line in seed["history"] if not re.match(r" *[\d.]+  (\*\*\*|!!!)", line)]
