@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,22 @@ async def app(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-@pytest.mark.parametrize("secure", [False, True])
+class Slow(asyncio.SelectorEventLoop):
+    """A loop that takes more turns than ours to begin with a connection."""
+
+    async def connect_accepted_socket(self, *given: Any, **named: Any) -> Any:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return await super().connect_accepted_socket(*given, **named)
+
+
+@pytest.mark.parametrize(
+    ("loop", "secure"), [(uvloop.new_event_loop, False), (uvloop.new_event_loop, True), (Slow, False)]
+)
 @pytest.mark.parametrize("turns", range(6))
-def test_a_connection_that_a_stop_meets_is_answered_or_ended(tmp_path: Path, turns: int, *, secure: bool) -> None:
+def test_a_connection_that_a_stop_meets_is_answered_or_ended(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], turns: int, *, secure: bool
+) -> None:
     limits = Limits()
     files = dict[str, Any]()
     if secure:
@@ -67,5 +81,5 @@ def test_a_connection_that_a_stop_meets_is_answered_or_ended(tmp_path: Path, tur
                 await reading
             return time.monotonic() - began
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=loop) as runner:
         assert runner.run(ended()) < 10
