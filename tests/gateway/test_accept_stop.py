@@ -49,9 +49,8 @@ def test_a_connection_that_a_stop_meets_is_answered_or_ended(
         authority = Authority(tmp_path)
         authority.context("127.0.0.1")
         files = {"ssl_certfile": tmp_path / "127.0.0.1.pem", "ssl_keyfile": tmp_path / "127.0.0.1.key"}
-    config = uvicorn.Config(
-        app, http=bounded(limits), lifespan="off", log_config=None, timeout_graceful_shutdown=30, **files
-    )
+    patience = {"timeout_graceful_shutdown": 30, "timeout_keep_alive": 60}
+    config = uvicorn.Config(app, http=bounded(limits), lifespan="off", log_config=None, **patience, **files)
     config.load()
     server = Accepting(config, limits)
     server.lifespan = config.lifespan_class(config)
