@@ -176,7 +176,7 @@ class Place:
         env = self._environment() | {"PYSPARK_PYTHON": sys.executable}
         told = {f"spark.executorEnv.{key}": value for key, value in env.items() if key.startswith("CONDUIT_")}
         jvm.have({"spark.master": self.master, **told})
-        return self._forked(application, *arguments, env=env | jvm.environment)
+        return self._forked(application, *arguments, env={**env, **jvm.environment})
 
     def call(self, application: Path, *arguments: str) -> Submitted:
         """Starts a driver that needs no Spark, as all that it does is small."""

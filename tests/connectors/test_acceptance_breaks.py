@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -104,6 +105,12 @@ class LeavesASocket(MemorySource):
         yield from super().read(slice)
 
 
+class LeavesAFile(MemorySource):
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        KEPT.append(open(os.devnull, "rb"))  # noqa: SIM115 - left open on purpose
+        yield from super().read(slice)
+
+
 class LeavesAThread(MemorySource):
     done: ClassVar[threading.Event] = threading.Event()
 
@@ -139,6 +146,7 @@ class TellsSecrets(MemorySource):
         (SleepsOn, "everything that is there is read", "nobody would be woken"),
         (TokensOfItsOwn, "everything that is there is read", "must be JSON values"),
         (LeavesASocket, "a slice that is read again gives the same", "more open than before: .* sockets"),
+        (LeavesAFile, "a slice that is read again gives the same", rf"\d files \({os.devnull}, {os.devnull}"),
         (LeavesAThread, "a slice that is read again gives the same", "more open than before: .* threads"),
         (TakesAnything, "a required option that is missing is named", "'list' is no ConfigError"),
         (TakesAnything, "an unknown option is refused", "is no ConfigError"),

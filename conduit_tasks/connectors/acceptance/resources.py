@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,26 +17,31 @@ from conduit_tasks.connectors.acceptance.report import Unmet
 
 PATIENCE = 5.0
 """Seconds that closing may take: the other end of a connection may be a thread of this process."""
+NAMED = 3
+"""Number of files that a report names."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """Numbers of open resources."""
+    """Numbers of open resources. `paths`: of the files, how often each is open."""
 
     threads: int
     sockets: int
     files: int
+    paths: Counter[str]
 
     @classmethod
     def now(cls) -> Open:
-        sockets = files = 0
+        sockets, paths = 0, Counter[str]()
         for name in os.listdir("/dev/fd"):
             try:
-                is_socket = stat.S_ISSOCK(os.fstat(int(name)).st_mode)
+                if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                    sockets += 1
+                else:
+                    paths[_path(name)] += 1
             except OSError:
                 continue  # The listing's own descriptor, closed by now.
-            sockets, files = sockets + is_socket, files + (not is_socket)
-        return cls(threading.active_count(), sockets, files)
+        return cls(threading.active_count(), sockets, paths.total(), paths)
 
     def more_than(self, before: Open) -> str:
         """Returns the resources opened since `before`, in words; empty if there are none."""
@@ -44,7 +50,18 @@ class Open:
             more = getattr(self, name) - getattr(before, name)
             if more > 0:
                 said.append(f"{more} {name if more > 1 else name[:-1]}")
+        if self.files > before.files:
+            new = sorted((self.paths - before.paths).elements())
+            said[-1] += f" ({', '.join(new[:NAMED])}{', …' if new[NAMED:] else ''})"
         return ", ".join(said)
+
+
+def _path(descriptor: str) -> str:
+    """Returns what a descriptor stands for; "a file" where the system does not tell."""
+    try:
+        return os.readlink(f"/dev/fd/{descriptor}")
+    except OSError:
+        return "a file"
 
 
 @contextmanager
