@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ import orjson
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option
+from conduit_tasks.connectors.http import certificates
 from conduit_tasks.connectors.http.link_local import check_host
 from conduit_tasks.connectors.http.peer import quiet
 from conduit_tasks.errors import ConfigError, RecordError, Unavailable
@@ -65,7 +67,7 @@ class ConfluentRegistry:
         self._client = httpx.Client(
             base_url=url,
             auth=(user, password) if user and password else None,
-            transport=transport(guarded=guarded, verify=_tls(settings) if url.startswith("https:") else True),
+            transport=transport(guarded=guarded, verify=_tls(url, settings)),
             timeout=_PATIENCE,
             headers={"Accept": CONTENT},
             trust_env=False,
@@ -131,15 +133,14 @@ class ConfluentRegistry:
         return found
 
 
-def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
-    def path(name: str) -> str | None:
-        return installation().path(settings[name]) if settings.get(name) else None
+def _tls(url: str, settings: Mapping[str, str]) -> ssl.SSLContext:
+    def path(name: str) -> Path | None:
+        return Path(installation().path(settings[name])) if settings.get(name) else None
 
+    if not url.startswith("https:"):
+        # The client wants one in any case; this one trusts nobody, and reads nothing.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context = ssl.create_default_context(cafile=path("tls.ca.cert"))
-        certificate = path("tls.client.cert")
-        if certificate:
-            context.load_cert_chain(certificate, path("tls.client.key"))
+        return certificates.trusting(path("tls.ca.cert"), path("tls.client.cert"), path("tls.client.key"))
     except OSError as error:
         raise ConfigError(f"tls.ca.cert, tls.client.cert or tls.client.key cannot be read: {error}") from error
-    return context

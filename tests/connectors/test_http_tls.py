@@ -1,4 +1,4 @@
-"""The TLS context of `http`, which is read once for all requests with the same options and files."""
+"""TLS contexts, which are read once for all requests with the same options and files."""
 
 from __future__ import annotations
 

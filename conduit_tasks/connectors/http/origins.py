@@ -3,11 +3,11 @@ recently are closed."""
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 
 from yarl import URL
 
+from conduit_tasks.connectors.http import certificates
 from conduit_tasks.connectors.http.client import Answer, Client
 
 MOST = 100
@@ -27,7 +27,6 @@ class Origins:
     def __init__(self, *, guarded: bool, timeout: float | None, kept: int) -> None:
         self._guarded, self._timeout, self._kept = guarded, timeout, kept
         self._origins: dict[URL, _Kept] = {}
-        self._tls: ssl.SSLContext | None = None
 
     async def exchange(self, url: URL, request: bytes, *, bodiless: bool = False) -> Answer:
         """Sends a whole request to the origin of `url`; see `Client.exchange`. Raises OSError."""
@@ -56,9 +55,7 @@ class Origins:
                 await of.client.close()
 
     def _client(self, origin: URL) -> Client:
-        if origin.scheme == "https" and self._tls is None:
-            self._tls = ssl.create_default_context()
-        tls = self._tls if origin.scheme == "https" else None
+        tls = certificates.trusting() if origin.scheme == "https" else None
         return Client(
             origin.raw_host or "",
             origin.port or 0,

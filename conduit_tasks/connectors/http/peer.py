@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 from yarl import URL
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option
-from conduit_tasks.connectors.http import oauth2
+from conduit_tasks.connectors.http import certificates, oauth2
 from conduit_tasks.connectors.http.link_local import check_host
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings as installation
@@ -44,37 +42,12 @@ def guarded(settings: Mapping[str, str], url: URL) -> bool:
 
 
 def tls_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Returns the TLS context; not to be changed, as it is the same one until an option or a file changes. Raises
-    ConfigError if a file cannot be read."""
+    """Returns the TLS context; not to be changed. Raises ConfigError if a file cannot be read."""
     ca, cert, key = (_path(settings.get(f"tls.{name}-file")) for name in ("ca", "cert", "key"))
-    trusted = ssl.get_default_verify_paths()
-    read = [ca, cert, key] if ca else [trusted.cafile, trusted.capath, cert, key]
     try:
-        files = tuple(_file(path) for path in read if path is not None)
-        return _context(ca, cert, key, options.boolean(settings, "tls.verify"), files)
+        return certificates.trusting(ca, cert, key, verify=options.boolean(settings, "tls.verify"))
     except OSError as error:
         raise ConfigError(f"http: tls.ca-file, tls.cert-file or tls.key-file cannot be read: {error}") from error
-
-
-@lru_cache(maxsize=8)
-def _context(
-    ca: Path | None, cert: Path | None, key: Path | None, verify: bool, files: tuple[tuple[object, ...], ...]
-) -> ssl.SSLContext:
-    """Returns a cached context, as to read the certificates of a system takes 50 ms. `files`: those that are read, as
-    they are now."""
-    context = ssl.create_default_context(cafile=ca)
-    if cert is not None:
-        context.load_cert_chain(cert, key)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _file(path: Path | str) -> tuple[object, ...]:
-    """Returns what is another one once a file, or a folder's list of files, has changed."""
-    found = os.stat(path)
-    return str(path), found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def address(text: str) -> URL:
