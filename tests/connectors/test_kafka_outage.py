@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,36 +22,43 @@ Story = Iterator[None]
 """Of a client: goes on three times, with a broker that lives, is dead, and is back."""
 
 
-class Deadly:
-    """A producer in the middle of whose messages the broker is killed, however fast it is with them."""
+class Halting:
+    """A producer in the middle of whose messages something is done, however fast it is with them."""
 
-    def __init__(self, producer: Any, at: int, kill: Callable[[], None]) -> None:
-        self._producer, self._left, self._kill = producer, at, kill
+    def __init__(self, producer: Any, at: int, halt: Callable[[], object]) -> None:
+        self._producer, self._left, self._halt = producer, at, halt
 
     def produce(self, *args: Any, **more: Any) -> None:
         self._producer.produce(*args, **more)
         self._left -= 1
         if not self._left:
-            self._kill()
+            self._halt()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
 
 
-def sends(kafka: Kafka) -> Story:
-    """It is this one that kills the broker. No gap, and the order of each partition."""
+def sends(kafka: Kafka, dead: Event) -> Story:
+    """No gap, and the order of each partition."""
     # Given a write that is under way when the broker dies
     topic = kafka.topic(2)
     count = 12_000
     records = [record(n, b"%06d" % n + b"x" * 200, key=b"%d" % (n % 7)) for n in range(count)]
     destination = opened(kafka, topic, deliveryTimeout="8s")
     destination.write(rows(records[:10]))
-    first = rows(records[10:], first=10)
-    destination._producer = Deadly(destination._producer, count // 3, kafka.server.kill)
-    yield
-    # When it is written, it fails as one that may recover, and again while there is no broker
-    with pytest.raises(Unavailable):
-        destination.write(first)
+    first, halfway = rows(records[10:], first=10), Event()
+
+    def halt() -> None:
+        halfway.set()
+        dead.wait(300)
+
+    destination._producer = Halting(destination._producer, count // 3, halt)
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(destination.write, first)
+        assert halfway.wait(120)
+        yield
+        # Then it fails as one that may recover, and again while there is no broker
+        assert isinstance(written.exception(300), Unavailable)
     destination.open(None)
     destination._delivery = destination._timeout = 2.0
     with pytest.raises(Unavailable):
@@ -146,7 +153,7 @@ def commits(kafka: Kafka) -> Story:
     assert kafka.values(topic) == [b"0", b"1"]
 
 
-def goes_on(kafka: Kafka) -> Story:
+def goes_on(kafka: Kafka, dead: Event) -> Story:
     """Transactions in whose middle it dies have each record once."""
     # Given writes, one after the other, until one has failed and some more were done
     topic = kafka.topic()
@@ -154,7 +161,7 @@ def goes_on(kafka: Kafka) -> Story:
     patient.write(numbered([record(n) for n in range(30)], 1, destination=topic))
     patient.close()
     destination = opened(kafka, topic, deliveryTimeout="2s", timeout="3s")
-    failed, again = threading.Event(), threading.Event()
+    begun, failed, again = Event(), Event(), Event()
 
     def all_written() -> int:
         at, more, deadline = 30, 300, time.monotonic() + 400
@@ -163,9 +170,10 @@ def goes_on(kafka: Kafka) -> Story:
             try:
                 destination.write(numbered([record(n) for n in range(at, at + 30)], at + 1, destination=topic))
                 at += 30
+                begun.set()
                 more -= 30 if failed.is_set() else 0
             except Unavailable:
-                if kafka.server.process is None:
+                if dead.is_set():
                     failed.set()
                     again.wait(300)
                 destination.open(None)
@@ -174,6 +182,7 @@ def goes_on(kafka: Kafka) -> Story:
 
     with ThreadPoolExecutor() as pool:
         written = pool.submit(all_written)
+        assert begun.wait(300)
         yield
         # When the broker died, and while it starts again
         assert failed.wait(300)
@@ -186,12 +195,15 @@ def goes_on(kafka: Kafka) -> Story:
 
 @pytest.mark.proves("B1", "B5", "B8", "C9", "C10", "I10")
 def test_a_broker_that_dies_is_waited_for_by_all_that_read_send_and_commit_and_nothing_is_missed(kafka: Kafka) -> None:
-    stories = [sends(kafka), commits(kafka), reads(kafka), goes_on(kafka)]
+    dead = Event()
+    # The commit is the first to go on, and begins as the broker goes
+    stories = [commits(kafka), sends(kafka, dead), reads(kafka), goes_on(kafka, dead)]
     for story in stories:
         next(story)
+    kafka.server.kill()
+    dead.set()
     for story in stories:
         next(story)
-    assert kafka.server.process is None
     kafka.server.start()
     for story in stories:
         assert next(story, "the end") == "the end"
