@@ -68,7 +68,7 @@ def test_everything_that_was_answered_survives_a_kill_of_redis(server: RedisServ
 @pytest.mark.proves("T1", "I5", "I10")
 def test_confirms_sent_again_over_a_kill_of_redis_count_exactly_once(server: RedisServer, patient: Broker) -> None:
     # Given a holder that confirms one record after the other and repeats what was not answered
-    total = 3_000
+    total = 1_000
     feed = Feed(patient)
     m = feed.sealed(total)
     feed.lease("x")
@@ -90,7 +90,7 @@ def test_confirms_sent_again_over_a_kill_of_redis_count_exactly_once(server: Red
     worker = threading.Thread(target=deliver)
     worker.start()
     # When Redis is killed twice while it does
-    for mark in (500, 1_500):
+    for mark in (300, 700):
         deadline = time.monotonic() + 60
         while progress[0] < mark and worker.is_alive() and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Offsets that the Kafka source commits for its group, and a broker that dies meanwhile."""
+"""Offsets that the Kafka source commits for its group."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from conduit_tasks.connectors.base import Limit
-from conduit_tasks.errors import SourceError, Unavailable
-from tests.connectors.kafka import Kafka, after, everything, records
+from conduit_tasks.errors import SourceError
+from tests.connectors.kafka import Kafka, everything
 from tests.connectors.test_kafka_source import GROUP, numbers
 
 
@@ -62,31 +61,3 @@ def test_a_group_that_others_subscribe_with_cannot_be_committed_and_the_message_
     with pytest.raises(SourceError, match=rf"joined the group {group}"):
         source.ack({f"{topic}:0": 1})
     joined.close()
-
-
-@pytest.mark.proves("B1", "B5")
-def test_a_broker_that_dies_while_we_plan_read_and_ack_is_waited_for_and_nothing_is_missed(kafka: Kafka) -> None:
-    # Given a slice that is read half, in small fetches
-    topic = kafka.topic()
-    kafka.put(topic, [b"%06d" % n + b"x" * 1000 for n in range(5_000)])
-    small = {"librdkafka.fetch.message.max.bytes": "20000", "librdkafka.queued.min.messages": "20"}
-    source = kafka.source(topic, timeout="10s", **small)
-    slices = source.plan({}, Limit())
-    reading = source.read(slices[0])
-    next(reading)
-    # When the broker dies
-    kafka.server.kill()
-    with pytest.raises(SourceError, match=r"look at the brokers|read again"):
-        for _ in reading:
-            pass
-    # Then planning and acking say that it cannot be reached, which is tried again
-    with pytest.raises(Unavailable):
-        source.plan({}, Limit())
-    with pytest.raises(Unavailable):
-        source.ack({f"{topic}:0": 1})
-    # When it is back, the same source reads the same slice to its end
-    kafka.server.start()
-    got = records(source, slices)
-    assert [r.after[:6] for r in got if isinstance(r.after, bytes)] == [b"%06d" % n for n in range(5_000)]
-    source.ack(after({}, slices))
-    assert kafka.committed(GROUP, topic) == 5_000

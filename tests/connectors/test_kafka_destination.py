@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.work import DeliveryReport
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.record import Data, Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.topology import Delivery
@@ -160,58 +159,3 @@ def test_a_topic_that_is_not_there_refuses_the_records_for_it_alone(kafka: Kafka
     assert "topic nowhere" in errors[0]
     assert "'not a name' is no name of a topic" in errors[1]
     assert kafka.values(topic) == [b"%d" % n for n in range(9) if n not in (3, 7)]
-
-
-class Deadly:
-    """A producer in the middle of whose messages the broker is killed, however fast it is with them."""
-
-    def __init__(self, producer: Any, at: int, kill: Callable[[], None]) -> None:
-        self._producer, self._left, self._kill = producer, at, kill
-
-    def produce(self, *args: Any, **more: Any) -> None:
-        self._producer.produce(*args, **more)
-        self._left -= 1
-        if not self._left:
-            self._kill()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
-
-
-@pytest.mark.proves("C9", "C10", "I10")
-def test_a_broker_that_dies_while_we_send_leaves_no_gap_and_the_order_of_each_partition(kafka: Kafka) -> None:
-    # Given a write that is under way when the broker dies
-    topic = kafka.topic(2)
-    count = 12_000
-    records = [record(n, b"%06d" % n + b"x" * 200, key=b"%d" % (n % 7)) for n in range(count)]
-    destination = opened(kafka, topic, deliveryTimeout="8s")
-    destination.write(rows(records[:10]))
-    first = rows(records[10:], first=10)
-    destination._producer = Deadly(destination._producer, count // 3, kafka.server.kill)
-    # When it is written, it fails as one that may recover, and again while there is no broker
-    with pytest.raises(Unavailable):
-        destination.write(first)
-    destination.open(None)
-    destination._delivery = destination._timeout = 2.0
-    with pytest.raises(Unavailable):
-        destination.write(first)
-    # And once the broker is back the same write is done, in the time that this machine takes for so many
-    kafka.server.start()
-    destination._delivery = destination._timeout = 120.0
-    deadline = time.monotonic() + 240
-    while True:
-        destination.open(None)
-        try:
-            destination.write(first)
-            break
-        except Unavailable:
-            assert time.monotonic() < deadline
-    destination.close()
-    # Then everything is there, and the last message of each record stands in order
-    found: dict[int, list[int]] = {0: [], 1: []}
-    for message in kafka.messages(topic):
-        found[message.partition() or 0].append(int((message.value() or b"")[:6]))
-    assert {n for of in found.values() for n in of} == set(range(count))
-    for of in found.values():
-        last = {n: at for at, n in enumerate(of)}
-        assert sorted(last, key=lambda n: last[n]) == sorted(last)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
-from conduit_tasks.connectors.kafka.index import Mark
 from conduit_tasks.connectors.rows import RowNumbers, Rows, ShardName, sealed_name
 from conduit_tasks.errors import Fenced, Refused, Unavailable
 from conduit_tasks.record.record import Record
@@ -180,72 +177,3 @@ def test_an_attempt_that_lost_its_lease_does_not_fence_its_successor(kafka: Kafk
     new.write(numbered([record(1)], 2, destination=topic))
     new.close()
     assert kafka.values(topic) == [b"0", b"1"]
-
-
-@pytest.mark.proves("B8", "I10")
-def test_a_broker_that_dies_before_a_commit_is_waited_for_no_longer_than_asked(kafka: Kafka) -> None:
-    # Given a transaction whose messages are there when the broker dies
-    topic = kafka.topic()
-    destination = opened(kafka, topic)
-    destination.write(numbered([record(0)], 1, destination=topic))
-    transactions, second = destination._transactions, numbered([record(1)], 2, destination=topic)
-    assert transactions is not None
-
-    def dying() -> None:
-        assert second.numbers is not None
-        with transactions.of(second.numbers, Mark.of_rows(second, second.numbers, None)):
-            transactions.producer.produce(topic, b"1")
-            assert transactions.producer.flush(120) == 0
-            # Up to here the machine may be slow
-            transactions._timeout = 3.0
-            kafka.server.kill()
-
-    # Then the commit fails (librdkafka's own goes on for a minute, or for good)
-    began = time.monotonic()
-    with pytest.raises(Unavailable):
-        dying()
-    assert time.monotonic() - began < 55
-    # And the same write is done once the broker is back
-    kafka.server.start()
-    destination.close()
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            destination.open(None)
-            destination.write(second)
-            break
-        except Unavailable:
-            assert time.monotonic() < deadline
-    destination.close()
-    assert kafka.values(topic) == [b"0", b"1"]
-
-
-@pytest.mark.proves("B8")
-def test_a_broker_that_dies_in_the_middle_of_transactions_has_each_record_once(kafka: Kafka) -> None:
-    # Given writes, one after the other, while the broker is killed and, when one has failed, started again
-    topic = kafka.topic()
-    patient = opened(kafka, topic)
-    patient.write(numbered([record(n) for n in range(30)], 1, destination=topic))
-    patient.close()
-    destination = opened(kafka, topic, deliveryTimeout="2s", timeout="3s")
-    failed, at, more, deadline = threading.Event(), 30, 300, time.monotonic() + 300
-
-    def outage() -> None:
-        kafka.server.kill()
-        failed.wait(300)
-        kafka.server.start()
-
-    trouble = threading.Timer(0.1, outage)
-    trouble.start()
-    while not failed.is_set() or trouble.is_alive() or more:
-        assert time.monotonic() < deadline
-        try:
-            destination.write(numbered([record(n) for n in range(at, at + 30)], at + 1, destination=topic))
-            at += 30
-            more -= 30 if failed.is_set() and more else 0
-        except Unavailable:
-            failed.set()
-            destination.open(None)
-    destination.close()
-    # Then each record is there once, in order
-    assert kafka.values(topic) == [b"%d" % n for n in range(at)]
