@@ -25,8 +25,8 @@ from conduit_tasks.pipeline import validate_records, yaml
 PACKAGE = Path(conduit_tasks.__file__).parent
 ALIKE = "1a \"'x=\n"
 """Beside what a pattern names."""
-SHORT, LONG = 600, 9_600
-SUSPICIOUS = 1e-3
+SHORT, LONG = 200, 3_200
+SUSPICIOUS = 1e-4
 """Seconds of CPU that a short text takes on no pattern that is linear."""
 MOST = 64.0
 """How much longer the long text may take, which is 16 times as long; n² takes 256 times as long."""

@@ -56,6 +56,9 @@ PLACES = [
     *("sources./1/0/0/0", f"{'9' * 18}/1/1/1/1", f"sources.in/{'9' * 18}/0/0/0", "\ud800/1/1/1/1"),
     *("../../1/1/1/1", "sources.../1/0/0/0", "web/0/1/3/0", "web/1/1/3/0", "\0/1/1/1/1"),
 ]  # fmt: skip
+VALUES = st.sampled_from([*TIMES, *NUMBERS, *TEXTS]) | TEXT
+INNER = json_like() | VALUES | st.dictionaries(TEXT | st.just(PART), json_like(), max_size=2)
+"""What a field of a body has."""
 BODIES = [
     *(b'{"source":"in","dry_run":true,"tokens":{"%s":%s%s}}' % (PART.encode(), b"[" * n, b"]" * n) for n in (150, 950)),
     b"", b"null", b"[]", b'"\xff"', b"NaN", b"9" * 5_000, b"[" * 100_000, b'{"tokens":' * 50_000, b"\xff\xfe{\0}\0",
@@ -202,14 +205,12 @@ def test_a_problem_says_any_text(api: Any) -> None:
 def test_whatever_is_asked_is_answered_by_a_page_or_by_a_problem(ask: Asked, data: st.DataObject) -> None:
     """Given several hostile values at once, of a pipeline that is stopped and started meanwhile."""
     route = data.draw(st.sampled_from([route for route in routes() if len(route.names) > 1]))
-    values = st.sampled_from([*TIMES, *NUMBERS, *TEXTS]) | TEXT
-    bodies = json_like() | values | st.dictionaries(TEXT | st.just(PART), json_like(), max_size=2)
     given: dict[str, Any] = {}
     for name in route.names:
         if name != "pipeline_id" and data.draw(st.booleans()):
             own = st.sampled_from(odd(SOUND[name])) | st.just(SOUND[name])
-            given[name] = data.draw(own | (bodies if name in (route.fields or ()) else values))
+            given[name] = data.draw(own | (INNER if name in (route.fields or ()) else VALUES))
     if data.draw(st.booleans()):
         broker_of("p").lifecycle.force_stop()
-    given[""] = data.draw(st.dictionaries(TEXT, bodies, max_size=1))
+    given[""] = data.draw(st.dictionaries(TEXT, INNER, max_size=1))
     ask(*route.request(given))

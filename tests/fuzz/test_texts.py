@@ -245,7 +245,8 @@ def test_a_filter_decides_or_is_refused(text: str, metadata: dict[str, str]) -> 
 @given(depth=DEPTHS)
 def test_a_filter_of_any_depth_is_compiled_or_refused(piece: str, depth: int) -> None:
     filtered(piece * depth + "1", Record(b"1", origin=ORIGIN))
-    filtered(piece * depth + "1" + ")" * depth, Record(b"1", origin=ORIGIN))
+    if "(" in piece:
+        filtered(piece * depth + "1" + ")" * depth, Record(b"1", origin=ORIGIN))
 
 
 @pytest.mark.parametrize(
