@@ -21,9 +21,10 @@ from hypothesis import settings as hypothesis_settings
 from conduit_tasks.private import socket_in
 from conduit_tasks.settings import forget
 from tests.connect_server import SILENT, ConnectServer
-from tests.jvm import quick_options
+from tests.jvm import OF_A_TEST, quick_options
 
 if TYPE_CHECKING:
+    from benchmarks.cluster import Cluster
     from tests.faults.parts import Receiver
 
 DATA = Path(__file__).parent / "data"
@@ -164,6 +165,28 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
 
 
 @pytest.fixture(scope="session")
+def standing_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The one standalone cluster of all tests: a master and two workers, whose executors run this Python."""
+    from benchmarks.cluster import standing
+    from conduit_tasks.spark import cds
+
+    options, ours = quick_options()
+    # What a test says, executors know of by the options of its application.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_TEST)}
+    environment = {**inherited, **ours, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(DATA.parents[1])}
+    folder = tmp_path_factory.mktemp("cluster")
+    with standing(folder, environment, cds.spark_home(), options=options) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(standing_cluster: Cluster) -> Cluster:
+    """The cluster of all tests, with both of its workers."""
+    standing_cluster.restore()
+    return standing_cluster
+
+
+@pytest.fixture(scope="session")
 def refusing_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
     """The HTTP receiver of all tests that want one answer of 400, for `{"n": 3}`, and else ask nothing of it."""
     from tests.faults.parts import Receiver
@@ -238,6 +261,10 @@ _TOGETHER = {
         "tests/processors/test_sql",
         "tests/spark/test_connect",
         "tests/spark/test_datasources",
+    ),
+    "a cluster": (
+        "tests/faults/test_stalled_executor",
+        "tests/spark/test_standalone",
     ),
     "SQS, S3, Iceberg": (
         "tests/connectors/test_iceberg",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from conduit_tasks.spark import cds
@@ -10,6 +11,9 @@ from conduit_tasks.spark.submit import DEFAULTS_FILE
 
 HOME = Path(os.devnull)
 """No home: `CONDUIT_CLASS_DATA` is where the archive of the tests is."""
+
+OF_A_TEST = ("AWS_", "CONDUIT_")
+"""How names of environment variables begin that tests set."""
 
 
 def quick_options() -> tuple[list[str], dict[str, str]]:
@@ -20,6 +24,17 @@ def quick_options() -> tuple[list[str], dict[str, str]]:
         return list(cds.JVM_OPTIONS), {}
     options = [*cds.JVM_OPTIONS, f"-XX:SharedArchiveFile={archive.path}", *cds.QUIET]
     return options, {"SPARK_CONF_DIR": str(archive.conf_dir)}
+
+
+def quick_executors() -> dict[str, str]:
+    """Spark's options for small executors of a cluster that start as quickly as drivers do, and whose environment says
+    what this process's does."""
+    return {
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "2",
+        "spark.executor.extraJavaOptions": shlex.join(quick_options()[0]),
+        **{f"spark.executorEnv.{name}": os.environ[name] for name in os.environ if name.startswith(OF_A_TEST)},
+    }
 
 
 def shallow(home: Path) -> None:

@@ -6,7 +6,6 @@ The relative of `test_two_attempts` with everything around it: master, two worke
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 from contextlib import suppress
@@ -15,15 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.cluster import Cluster
 from conduit_tasks.application import APPLICATION
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.spark.submit import launch
 from tests.faults.parts import Receiver, account, drive, events, until
-from tests.jvm import quick_options
+from tests.jvm import quick_executors
 from tests.micro_batch.harness import here, write_pipeline
-from tests.spark.conftest import Cluster, cluster  # noqa: F401
 
 EVENTS, FIRST, UNCONFIRMED = 600, 60, 8
 """Of them, those that the first attempt sends at least, and those that may be on their way."""
@@ -44,16 +43,13 @@ SILENCE = {
     "spark.network.timeout": "6s",
     "spark.network.timeoutInterval": "1s",
     "spark.executor.heartbeatInterval": "1s",
-    "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.cores.max": "2",
 }
 
 
 def driver(home: Path, master: str) -> subprocess.Popen[str]:
     """The destination's application, as the operator starts it; its output is in `driver.log`."""
-    executors = {"spark.executor.extraJavaOptions": shlex.join(quick_options()[0])}
-    start = launch(home, master, "client", {**SILENCE, **executors})
+    start = launch(home, master, "client", {**SILENCE, **quick_executors()})
     options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
     ids = ["--pipeline", "p", "--node", "destinations.to", "--run", "run"]
     command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(APPLICATION), *ids]
@@ -83,9 +79,7 @@ def sending(workers: list[subprocess.Popen[bytes]], port: int) -> list[psutil.Pr
 
 @pytest.mark.proves("C10", "I4")
 def test_an_executor_of_a_cluster_that_stood_still_sends_no_more_once_another_has_its_task(
-    quick: Path,
-    receiver: Receiver,
-    cluster: Cluster,  # noqa: F811
+    quick: Path, receiver: Receiver, cluster: Cluster
 ) -> None:
     # Given a delivery by an executor of a cluster, in the middle: the receiver holds what comes after FIRST
     write_pipeline(quick, "p", PIPELINE.replace("URL", receiver.url))
