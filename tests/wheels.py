@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+from contextlib import suppress
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -67,6 +69,20 @@ def lend(programs: Path, *packages: str) -> None:
                     continue  # pyspark and its client have files in common
                 except OSError:  # another file system
                     shutil.copy2(source, target)
+
+
+def lend_compiled(programs: Path) -> None:
+    """Puts what this environment has compiled into another one, where both have the same file of source: uv links the
+    files of both to the same ones. Programs there need not compile them again."""
+    [there] = (programs.parent / "lib").glob("python3.*/site-packages")
+    here = Path(sysconfig.get_path("purelib"))
+    for compiled in here.rglob("__pycache__/*.pyc"):
+        name = f"{compiled.name.partition('.')[0]}.py"
+        target = there / compiled.relative_to(here)
+        with suppress(OSError):  # it has no such file, or is on another file system
+            if os.path.samefile(compiled.parent.with_name(name), target.parent.with_name(name)):
+                target.parent.mkdir(exist_ok=True)
+                os.link(compiled, target)
 
 
 def versions(programs: Path) -> dict[str, str]:

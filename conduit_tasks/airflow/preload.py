@@ -24,12 +24,19 @@ MODULES = (
     "airflow.providers.apache.spark.hooks.spark_submit",
     "airflow.providers.standard.operators.empty",
     "airflow.providers.standard.operators.python",
+    "airflow.sdk.definitions.asset.metadata",
+    "airflow.sdk.definitions.connection",
+    "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",
     "conduit_tasks.airflow.factory",
     "conduit_tasks.airflow.resend",
     "conduit_tasks.connectors.file.connector",
+    "conduit_tasks.connectors.file.on_disk",
+    "conduit_tasks.connectors.file.plan",
+    "conduit_tasks.connectors.file.settle",
     "conduit_tasks.micro_batch.acks",
     "conduit_tasks.micro_batch.plan",
+    "conduit_tasks.micro_batch.rebuild",
     "conduit_tasks.micro_batch.recovery",
     "conduit_tasks.micro_batch.work_needed",
 )
@@ -48,6 +55,18 @@ def on_starting(component: Any) -> None:
         preload(MODULES)
     if sys.argv[1:2] == ["scheduler"]:
         preload((*forked.MODULES, *(forked.CONNECT if connects() else ())))
+        read_certificates()
+
+
+def read_certificates() -> None:
+    """Has Airflow read the certificates that a worker's client of the API knows: it keeps them, and a fork has them,
+    too. Logs a warning if they cannot be read; the worker fails by the same error."""
+    try:
+        from airflow.sdk.api.client import Client
+
+        Client(base_url="http://localhost", token="").close()
+    except (ImportError, OSError, ValueError) as error:
+        log.warning("the API's certificates are not read before tasks are forked: %s", error)
 
 
 def connects() -> bool:

@@ -19,7 +19,7 @@ from tests.at_home.airflow import WORKERS, Airflow
 from tests.conftest import RedisServer
 from tests.jvm import HOME, quick_options
 from tests.stack.conftest import PATIENCE, Receiver, receiver
-from tests.wheels import build, environment, install, lend, versions
+from tests.wheels import build, environment, install, lend, lend_compiled, versions
 
 __all__ = ["receiver"]
 
@@ -59,6 +59,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     install(programs, f"conduit-tasks @ {wheel.as_uri()}", *OURS)
     after = versions(programs)
     assert {name: after[name] for name in before} == before, "installing ours changes nothing that was there"
+    lend_compiled(programs)
     (folder / "redis").mkdir()
     # The cluster's Spark is that of this environment, of which there is a class-data archive
     assert cds.ensure(HOME, timeout=500)
