@@ -186,7 +186,8 @@ def test_a_commit_copies_the_tables_metadata_once_per_change(
     """It has all schemas and snapshots of the table, so that a copy takes the longer the older the table is."""
     to = lake.upserts()
     to.write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "a"}, numbered=False))
-    made, changes = [], []
+    made: list[int] = []
+    changes: list[Any] = []
 
     def copied(metadata: Any, updates: Any, *args: Any, **kwargs: Any) -> Any:
         made.append(len(updates))
