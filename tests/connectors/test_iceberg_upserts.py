@@ -7,8 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Transaction
+from pyiceberg.table.update import update_table_metadata
 from pyiceberg.transforms import BucketTransform, DayTransform, Transform
 
+from conduit_tasks.connectors.iceberg.commit import Commit
 from conduit_tasks.errors import ConfigError, Refused
 from conduit_tasks.record.record import Record
 from tests.connectors.iceberg_lake import Lake
@@ -174,3 +177,28 @@ def test_records_that_are_no_change_of_a_row_are_refused(lake: Lake) -> None:
     for key, said in (("w", "no column w"), ("x", "'x' is of type double, which cannot be a key")):
         with pytest.raises(ConfigError, match=said):
             lake.upserts(key).write(changed(("delete", {key: 1.5}, None), numbered=False))
+
+
+@pytest.mark.parametrize("add", [{}, {"new": 1}])
+def test_a_commit_copies_the_tables_metadata_once_per_change(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, add: dict[str, Any]
+) -> None:
+    """It has all schemas and snapshots of the table, so that a copy takes the longer the older the table is."""
+    to = lake.upserts()
+    to.write(rows({"id": 1, "v": "a"}, {"id": 2, "v": "a"}, numbered=False))
+    made: list[int] = []
+    changes: list[Any] = []
+
+    def copied(metadata: Any, updates: Any, *args: Any, **kwargs: Any) -> Any:
+        made.append(len(updates))
+        return update_table_metadata(metadata, updates, *args, **kwargs)
+
+    def committed(commit: Commit) -> Any:
+        changes.extend(commit._updates)
+        return Transaction.commit_transaction(commit)
+
+    monkeypatch.setattr("pyiceberg.table.update_table_metadata", copied)
+    monkeypatch.setattr(Commit, "commit_transaction", committed)
+    to.write(rows({"id": 1, "v": "b", **add}, numbered=False))
+    assert lake.by_id() == {1: "b", 2: "a"}
+    assert len(made) == len(set(made)) <= len(changes) + 1

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.update import AddSchemaUpdate
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddSchemaUpdate, TableUpdate
 
 
 class Commit(Transaction):
@@ -18,6 +19,16 @@ class Commit(Transaction):
     def __init__(self, table: Table, again: Callable[[Mapping[str, str]], bool]) -> None:
         super().__init__(table)
         self._again = again
+        self._made: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The table's metadata with the updates so far. The library looks at it some twenty times in a commit, and
+        copies all schemas and snapshots of the table each time; here they are copied once per change."""
+        table, updates = self._table.metadata, self._updates
+        if self._made is None or self._made[0] is not table or self._made[1] is not updates:
+            self._made = table, updates, super().table_metadata
+        return self._made[2]
 
     @property
     def empty(self) -> bool:
