@@ -105,7 +105,7 @@ class History:
         """Runs without faults: everything must be drained within a bounded number of runs."""
         self.world.calm = True
         began = self.world.now
-        if self.lasting is not None and not self.lasting.in_peace():
+        if self.found.plenty or (self.lasting is not None and not self.lasting.in_peace()):
             return
         self.grow(everything=True)
         if not self.ended_by(began):
@@ -116,7 +116,7 @@ class History:
             self.operator.fix()
             self.begin()
             run = self.under_way[-1]
-            if not self.ended_by(began) or self.found.plenty:
+            if not self.ended_by(began):
                 return
             if run.idle:
                 if not self.queues.left():
@@ -137,9 +137,9 @@ class History:
         self.operator.make_room()
 
     def ended_by(self, began: float) -> bool:
-        """Lets all work in progress end; returns whether it did in time."""
+        """Lets all work in progress end; returns whether it did in time, with less than plenty found."""
         while self.under_way or self.tasks:
-            if self.too_long(began):
+            if self.found.plenty or self.too_long(began):
                 return False
             self.advance()
         return True

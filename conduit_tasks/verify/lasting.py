@@ -102,11 +102,12 @@ class Lasting:
 
     def in_peace(self) -> bool:
         """Starts two runs without faults, one after the other: the second takes over from the first while events come;
-        nobody takes over from the second, which lasts as long as it may. Returns whether they ended."""
+        nobody takes over from the second, which lasts as long as it may. Returns whether they ended, with less than
+        plenty found."""
         history, began, runs = self.history, self.world.now, list[Run]()
         troubled = True
         while troubled or len(runs) < 2 or history.under_way:
-            if history.too_long(began):
+            if history.found.plenty or history.too_long(began):
                 return False
             before = history.runs
             if troubled and not history.under_way and not history.tasks:

@@ -39,7 +39,9 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
         with set_up(history):
             history.trouble()
             history.peace()
-        history.add_up()
+        if not history.found.plenty:
+            # Otherwise it has ended early, and nothing adds up.
+            history.add_up()
     except Exception as error:  # noqa: BLE001 - reported with its seed; the others run all the same
         history.wrong("verify", error)
     finally:

@@ -17,8 +17,9 @@ MODULES = [
     Mutant(
         "a lease that nobody asks for behind a clock that went back",
         "broker/leases.py",
-        {ASKED: "\n            return int(ttl or 0) / 1e6 + self.lease_grace"},
+        {ASKED: "so let it be called.\n        return int(ttl or 0) / 1e6 + grace"},
         "clocks",
+        begin=69,
     ),
     Mutant(
         "what is staged is read again",
@@ -102,7 +103,7 @@ MODULES = [
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_letters.count(own):\n            out[keys.dead(own)]"
         },
         "older",
-        begin=93,
+        begin=171,
     ),
     Mutant(
         "letters that are not brought back",

@@ -179,7 +179,7 @@ SCRIPTS = [
         "what several tasks have confirmed is forgotten",
         "merge",
         "joined(K.destination, 'ranges', A.ranges)\n",
-        "",
+        "''\n",
         "divided",
     ),
     # Several micro-batches at once

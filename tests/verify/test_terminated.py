@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
+# What a fork is to have: `verify` imports it as it begins
+import conduit_tasks.cli.verify
+import conduit_tasks.verify.processes
+import conduit_tasks.verify.workers  # noqa: F401
+from conduit_tasks.airflow.forked import Application
+from tests.fork import script
+
 LIVE = """
-import sys, tempfile
-from conduit_tasks.verify import server
-server.scratch = lambda: server.Path(tempfile.mkdtemp(prefix="v", dir=sys.argv[1]))
-from conduit_tasks.cli.main import app
-if __name__ == "__main__":
+if __name__ == "__main__":  # and not of a worker
+    import sys, tempfile
+    from conduit_tasks.cli.main import app
+    from conduit_tasks.verify import server
+    server.scratch = lambda: server.Path(tempfile.mkdtemp(prefix="v", dir=sys.argv[1]))
     app(sys.argv[2:])
 """
 
 
-Start = Callable[..., subprocess.Popen[bytes]]
+Start = Callable[..., Application]
 
 
 @pytest.fixture
@@ -35,26 +41,19 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def verify(tmp_path: Path, folder: Path) -> Iterator[Start]:
+def verify(folder: Path) -> Iterator[Start]:
     """Starts one that is at work once it is returned: so many servers run."""
-    program, started = tmp_path / "live.py", list[subprocess.Popen[bytes]]()
-    program.write_text(LIVE)
+    with ExitStack() as stack:
 
-    def start(*how: str, servers: int) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, str(program), str(folder), "verify", *how],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        started.append(process)
-        until(lambda: process.poll() is not None or len(running(folder, "redis-server")) >= servers)
-        assert process.poll() is None
-        return process
+        def start(*how: str, servers: int) -> Application:
+            process = stack.enter_context(script(LIVE, folder, "verify", *how))
+            # To look at every process of the machine takes longer: only once the sockets are there
+            until(lambda: process.poll() is not None or len(list(folder.rglob("redis.sock"))) >= servers)
+            assert process.poll() is None
+            assert len(running(folder, "redis-server")) == servers
+            return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+        yield start
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,9 @@ def test_a_terminated_verify_stops_its_redis_and_removes_its_folders(
     # Given one at work
     process = verify(*how, servers=servers)
     # When it is told to end
-    process.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
     # Then it does so, with its folders gone, and no server in them
-    assert process.wait(240) == 128 + signal.SIGTERM
+    assert code_of(process) == 128 + signal.SIGTERM
     assert list(folder.iterdir()) == []
     assert not running(folder, "redis-server")
     until(lambda: not running(folder))
@@ -88,7 +87,7 @@ def test_what_a_killed_worker_leaves_ends_with_it(verify: Start, folder: Path) -
     psutil.Process(psutil.Process(servers[0]).ppid()).kill()
     # Then its server has ended, and verify says so, with nothing left behind
     until(lambda: servers[0] not in running(folder))
-    assert process.wait(240) == 1
+    assert code_of(process) == 1
     assert list(folder.iterdir()) == []
     until(lambda: not running(folder))
 
@@ -108,6 +107,12 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def code_of(process: Application) -> int | None:
+    """Waits for its end, and returns its exit code."""
+    until(lambda: process.poll() is not None)
+    return process.returncode
 
 
 def ended(process: psutil.Process) -> bool:
