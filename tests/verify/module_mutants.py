@@ -103,7 +103,7 @@ MODULES = [
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_letters.count(own):\n            out[keys.dead(own)]"
         },
         "older",
-        begin=171,
+        begin=8335,
     ),
     Mutant(
         "letters that are not brought back",
@@ -172,7 +172,7 @@ MODULES = [
         "connectors/file/folder_shards.py",
         {"return mine and not rows.confirmed(int(place[5]))": "return mine"},
         "divided",
-        begin=164,
+        begin=8380,
     ),
     # What is sent again
     Mutant(
@@ -187,7 +187,7 @@ MODULES = [
         "resend/replay.py",
         {"RangeSet(())).count == portion.total": "RangeSet(())).count > 0"},
         "resend",
-        begin=252,
+        begin=7636,
     ),
     Mutant(
         "end of a replay without a look at its portions",

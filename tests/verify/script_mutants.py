@@ -118,7 +118,7 @@ SCRIPTS = [
         "local till = within(l[6], now, l[3])",
         "local till = number(l[6])",
         "clocks",
-        begin=147,
+        begin=251,
     ),
     lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then", begin=4),
     lua(
