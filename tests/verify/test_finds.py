@@ -50,6 +50,22 @@ def test_a_seed_that_finds_mutants_finds_nothing_without_them(seed: int) -> None
     holds(seed)
 
 
+def test_a_history_ends_once_plenty_is_found_and_no_loss_is_said_of_what_it_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lived(plenty: int) -> tuple[int, list[str]]:
+        monkeypatch.setattr(result, "PLENTY", plenty)
+        said = CliRunner().invoke(app, ["verify", "--seed", str(mutant.begin or 2), "--jobs", "1", "--json"])
+        (seed,) = json.loads(said.stdout)["seeds"]
+        return seed["counts"]["points"], seed["violations"]
+
+    mutant = next(each for each in MUTANTS if each.name == "confirm without fencing")
+    with mutant.applied():
+        points, violations = lived(1)
+        assert 2 * points < lived(1000)[0]
+    assert not [said for said in violations if "loss" in said]
+
+
 def holds(seed: int) -> None:
     said = CliRunner().invoke(app, ["verify", "--seed", str(seed), "--jobs", "1"])
     assert said.exit_code == 0, said.output
