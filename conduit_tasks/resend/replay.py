@@ -41,7 +41,7 @@ TURN = 120.0
 """Seconds for which a replay without a sign of life keeps its place before replays of later intervals."""
 POLL = 0.25
 PASSES = 10
-"""Limit of passes over the portions of which Redis forgets one each time."""
+"""Limit of times that Redis may forget something of a replay while it goes on."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def deliver_replay(
         with announced(context, ask, [destination_id], run, TURN):
             for _ in range(PASSES):
                 with suppress(StateLost):
-                    if replaying.all(turn_wait):
-                        break
-                # Redis has forgotten something meanwhile: if a portion, what that had sent may have been cut away (X7).
+                    replaying.all(turn_wait)
+                    break
+                # What Redis has forgotten of it may have been cut away at the destination (X7).
                 remember(context)
             else:
                 raise StateLost(
@@ -170,71 +170,69 @@ class _Replaying:
         self.outcome = Replayed(self.destination.id)
         self._spool = spool_of(self.context, self.run)
 
-    def all(self, turn_wait: float) -> bool:
-        """Delivers every portion that is not delivered, and ends the run. Returns False if there is one left."""
-        for number, portion in enumerate(self.made.portions):
+    def all(self, turn_wait: float) -> None:
+        """Delivers the portions that are not delivered, in order, a lease each, and ends the run. Raises StateLost if
+        Redis forgets one of them meanwhile; a second call goes on with that one."""
+        sent = -1
+        while True:
             _await_turn(self.context, self.ask, self.destination.id, self.run, turn_wait)
-            if self.portion(number, portion):
-                return True
-        _await_turn(self.context, self.ask, self.destination.id, self.run, turn_wait)
-        return self.end()
-
-    def portion(self, number: int, portion: Portion) -> bool:
-        """Delivers a portion under one lease. Returns True if the whole run had ended before."""
-        context, broker, id = self.context, self.context.broker, self.destination.id
-        with leased(self.context, self.destination, self.wait) as lease, keeping(lease):
-            marker = Marker(context, self.destination.node, lease.token)
-            with marker.marking():
+            with leased(self.context, self.destination, self.wait) as lease, keeping(lease):
                 share = self._begin(lease)
                 if share.finished:
-                    return True
-                if _whole(share, number, portion):
-                    return False
-                take = choosing(context, self.ask, id)(portion)
-                rows = ChosenRows(context, self._spool, portion, id, take)
-                seqs, letters = rows.seqs(), letters_in(portion, letters_of(context, id))
-                earlier = {key: seq for seq, ids in seqs.items() for i in ids for key in letters.get(i, ())}
-                epoch, claimed = broker.redrives.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
-                task = PortionTask(
-                    run=self.run,
-                    destination=self.destination,
-                    number=number,
-                    rows=rows,
-                    seqs=seqs,
-                    token=lease.token,
-                    epoch=epoch,
-                    stream=share.epoch,
-                    letters={k: earlier[k] for k in claimed},
-                )
-                try:
-                    with settling(context, id, lease, marker), halting_call(broker, self.destination.node):
-                        if lease.attempts > self.destination.delivery.max_redeliveries:
-                            report = deliver_isolated(task.send, task.confirmed, (0, portion.total - 1))
-                        else:
-                            report = task.send(None, ())
-                finally:
-                    try_to_mark(marker)
+                    return
+                # Who forgets one of them after this forgets the lease, too.
+                left = (n for n, portion in enumerate(self.made.portions) if not _whole(share, n, portion))
+                number = next(left, None)
+                if number is None:
+                    return self._end(lease)
+                if number <= sent:
+                    # What was sent may be cut away, so that the next portion would come before this one (C9).
+                    raise StateLost(f"Redis has forgotten portion {number} of replay {self.run}, which was delivered")
+                self._send(lease, share, number)
+                sent = number
+
+    def _send(self, lease: Lease, share: ReplayProgress, number: int) -> None:
+        """Delivers a portion."""
+        context, broker, id = self.context, self.context.broker, self.destination.id
+        portion, marker = self.made.portions[number], Marker(self.context, self.destination.node, lease.token)
+        with marker.marking():
+            take = choosing(context, self.ask, id)(portion)
+            rows = ChosenRows(context, self._spool, portion, id, take)
+            seqs, letters = rows.seqs(), letters_in(portion, letters_of(context, id))
+            earlier = {key: seq for seq, ids in seqs.items() for i in ids for key in letters.get(i, ())}
+            epoch, claimed = broker.redrives.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
+            task = PortionTask(
+                run=self.run,
+                destination=self.destination,
+                number=number,
+                rows=rows,
+                seqs=seqs,
+                token=lease.token,
+                epoch=epoch,
+                stream=share.epoch,
+                letters={k: earlier[k] for k in claimed},
+            )
+            try:
+                with settling(context, id, lease, marker), halting_call(broker, self.destination.node):
+                    if lease.attempts > self.destination.delivery.max_redeliveries:
+                        report = deliver_isolated(task.send, task.confirmed, (0, portion.total - 1))
+                    else:
+                        report = task.send(None, ())
+            finally:
+                try_to_mark(marker)
         was, n = self.outcome, report.counts
         self.outcome = Replayed(
             id, was.chosen + len(seqs), was.delivered + n.delivered, was.filtered + n.filtered, was.dead + n.nacked
         )
-        return False
 
-    def end(self) -> bool:
-        """Ends the run at this destination, if everything is delivered, and a mark says so (X7). Returns False if a
-        portion is not: whoever forgets it forgets this lease, too."""
-        with leased(self.context, self.destination, self.wait) as lease:
-            share = self._begin(lease)
-            if not share.finished:
-                if not all(_whole(share, number, portion) for number, portion in enumerate(self.made.portions)):
-                    return False
-                marker = Marker(self.context, self.destination.node, lease.token)
-                marker.mark()
-                covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)
-                self.context.broker.replays.end(self.destination.id, self.run, lease.token, covered)
-                # What is not missing any more is in it, too.
-                try_to_mark(marker)
-        return True
+    def _end(self, lease: Lease) -> None:
+        """Ends the run at this destination, once a mark says that everything is delivered (X7)."""
+        marker = Marker(self.context, self.destination.node, lease.token)
+        marker.mark()
+        covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)
+        self.context.broker.replays.end(self.destination.id, self.run, lease.token, covered)
+        # What is not missing any more is in it, too.
+        try_to_mark(marker)
 
     def _begin(self, lease: Lease) -> ReplayProgress:
         found = prepared(self.context, self.run)

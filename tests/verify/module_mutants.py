@@ -190,14 +190,17 @@ MODULES = [
         begin=7636,
     ),
     Mutant(
-        "end of a replay without a look at its portions",
+        "end of a replay without a portion that Redis has forgotten meanwhile",
         "resend/replay.py",
-        {
-            "if not all(_whole(share, number, portion) for number, portion in enumerate(self.made.portions)):": (
-                "if False:"
-            )
-        },
+        {"if not _whole(share, n, portion))": "if n > sent and not _whole(share, n, portion))"},
         "resend",
         begin=1738,
+    ),
+    Mutant(
+        "portion that Redis has forgotten meanwhile, sent after the next one",
+        "resend/replay.py",
+        {"number = next(left, None)": "number = min(left, key=lambda n: (n <= sent, n), default=None)"},
+        "resend",
+        begin=3610,
     ),
 ]
