@@ -115,9 +115,9 @@ def _redis(layout: Layout, state: State, say: Say) -> None:
 
 
 def _api_url(state: State) -> str:
-    """Returns the API's address: as before while it runs, else with port 8080 (or `CONDUIT_API_PORT`), else (or for 0)
-    with a free one."""
-    if state.api_url and processes.find(state.processes.get("api-server")) is not None:
+    """Returns the API's address: as before while a part of Airflow runs, as all know it, else with port 8080 (or
+    `CONDUIT_API_PORT`), else (or for 0) with a free one."""
+    if state.api_url and any(processes.find(state.processes.get(name)) is not None for name in COMPONENTS):
         return state.api_url
     wanted = int(os.environ.get("CONDUIT_API_PORT", API_PORT))
     return f"http://127.0.0.1:{free_port(wanted)}"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -16,7 +17,8 @@ from conduit_tasks.settings import Settings, forget, settings
 from conduit_tasks.stack import redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.down import down
-from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.layout import Layout, Process, State
+from conduit_tasks.stack.up import COMPONENTS, _api_url
 
 
 @pytest.fixture
@@ -63,6 +65,18 @@ def test_a_stack_that_somebody_else_could_have_named_is_not_asked(
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="not a file that only this user writes"):
         Settings()
+
+
+@pytest.mark.parametrize("name", sorted(COMPONENTS))
+def test_an_api_that_ended_comes_back_where_parts_that_run_look_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler would go on with the old address, and each of its tasks would fail."""
+    monkeypatch.setenv("CONDUIT_API_PORT", "0")
+    url = "http://127.0.0.1:1"
+    runs, ended = Process(os.getpid(), psutil.Process().create_time()), Process(os.getpid(), 0.0)
+    assert _api_url(State(api_url=url, processes={**dict.fromkeys(COMPONENTS, ended), name: runs})) == url
+    assert _api_url(State(api_url=url, processes=dict.fromkeys(COMPONENTS, ended))) != url
 
 
 def test_what_was_stopped_leaves_no_address_but_that_of_its_redis(
