@@ -33,17 +33,15 @@ def opened(source: Any) -> pq.ParquetFile:
     """Opens a path or file. Columns with long texts in their dictionaries are read as dictionaries."""
     parquet = pq.ParquetFile(source)
     about = parquet.metadata
-    repeated = [
-        {each.path_in_schema for each in _columns(about.row_group(n)) if _repeats(each)}.intersection(
-            parquet.schema_arrow.names
-        )
-        for n in range(about.num_row_groups)
-    ]
-    names = set().union(*repeated)
-    if not names:
+    columns = [parquet.schema.column(n) for n in range(len(parquet.schema))]
+    names = parquet.schema_arrow.names
+    texts = {n: c.path for n, c in enumerate(columns) if c.physical_type == "BYTE_ARRAY" and c.path in names}
+    repeated = [_repeated(parquet, group, texts) for group in range(about.num_row_groups)] if texts else []
+    every = set().union(*repeated)
+    if not every:
         return parquet
     parquet.close()
-    parquet = pq.ParquetFile(source, metadata=about, read_dictionary=sorted(names), buffer_size=BUFFER)
+    parquet = pq.ParquetFile(source, metadata=about, read_dictionary=sorted(every), buffer_size=BUFFER)
     long: set[str] = set()
     for group, here in enumerate(repeated):
         # The first row comes with the whole dictionary.
@@ -54,14 +52,16 @@ def opened(source: Any) -> pq.ParquetFile:
     return pq.ParquetFile(source, metadata=about, read_dictionary=sorted(long))
 
 
-def _columns(group: Any) -> list[Any]:
-    return [group.column(n) for n in range(group.num_columns)]
-
-
-def _repeats(column: Any) -> bool:
-    """Returns whether a column may store a long text once that many rows have."""
-    texts = column.physical_type == "BYTE_ARRAY"
-    return texts and column.has_dictionary_page and column.total_uncompressed_size > LONG
+def _repeated(parquet: pq.ParquetFile, group: int, texts: dict[int, str]) -> set[str]:
+    """Returns the columns of a row group that may store a long text once that many rows have. `texts`: of the file's
+    columns, by number. Raises pa.ArrowException or OSError if the file describes them wrongly."""
+    # pyarrow ends the process, if it is asked what a column that is described wrongly is like. Reading it is an error.
+    next(parquet.iter_batches(1, row_groups=[group], columns=[*texts.values()]), None)
+    held = parquet.metadata.row_group(group)
+    found = {name: held.column(n) for n, name in texts.items()} if held.num_rows else {}
+    return {
+        name for name, column in found.items() if column.has_dictionary_page and column.total_uncompressed_size > LONG
+    }
 
 
 def _longest(column: pa.Array) -> int:

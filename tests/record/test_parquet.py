@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file import parquet as file_parquet
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.record.parquet import FASTER, FIRST, batches_of, opened
+from tests.fork import Fork
 from tests.limits import batch_bytes
 
 LIMIT = 4 << 20
@@ -153,3 +156,30 @@ def test_a_small_file_of_large_rows_comes_in_batches_of_records_that_fit(home: P
     numbers = [json.loads(text)["n"] for batch in found for text in batch.column("after").to_pylist()]
     assert numbers == list(range(2_500))
     assert max(batch.nbytes for batch in found) <= LIMIT + (64 << 10)
+
+
+def test_no_byte_of_a_files_description_that_is_damaged_ends_the_process() -> None:
+    """pyarrow ends it, if it is asked about a column of which the sizes are described wrongly."""
+    out = BytesIO()
+    pq.write_table(pa.table({"t": ["s" * 600] * 50}), out, store_schema=False)
+    sound = out.getvalue()
+    described = range(len(sound) - 8 - int.from_bytes(sound[-8:-4], "little"), len(sound) - 8)
+
+    def read_all() -> int:
+        refused = 0
+        for at in described:
+            damaged = bytearray(sound)
+            damaged[at] = (damaged[at] + 1) % 256
+            try:
+                with opened(BytesIO(damaged)) as parquet:
+                    deque(batches_of(parquet, LIMIT, ROWS), 0)
+            except (pa.ArrowException, OSError, ValueError):
+                refused += 1
+        return refused
+
+    reading = Fork(read_all)
+    try:
+        assert reading.answer(120) > 10
+        assert reading.end() == 0
+    finally:
+        reading.kill()
