@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 
 from conduit_tasks.private import socket_in
 from conduit_tasks.settings import forget
+from tests import scratch
 from tests.connect_server import SILENT, ConnectServer
 from tests.jvm import OF_A_TEST, quick_options
 
@@ -358,8 +360,11 @@ class Failures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Failures(config))
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(Failures(config))
+    if (folder := scratch.begin()) is not None:
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

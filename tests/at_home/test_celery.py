@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -25,6 +27,7 @@ __all__ = ["receiver"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
+ROOT = Path(__file__).parents[2]
 VERSION = os.environ.get("CONDUIT_TRIED_AIRFLOW", "3.3.2")
 THEIRS = (f"apache-airflow[celery,git,postgres]=={VERSION}", *os.environ.get("CONDUIT_TRIED_WITH", "").split())
 OURS = (f"apache-airflow=={VERSION}",)
@@ -52,7 +55,13 @@ spark.executor.extraJavaOptions {options}
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     folder = tmp_path_factory.mktemp("theirs")
     wheel = build(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"))
-    programs = environment(folder / "environment")
+    # On the file system of this environment, so that files are linked and not copied
+    (ROOT / ".conduit").mkdir(exist_ok=True)
+    with TemporaryDirectory(prefix="theirs-", dir=ROOT / ".conduit") as place:
+        yield from _installed(folder, environment(Path(place) / "environment"), wheel)
+
+
+def _installed(folder: Path, programs: Path, wheel: Path) -> Iterator[Airflow]:
     install(programs, *THEIRS)
     before = versions(programs)
     lend(programs, "pyspark", "pyspark-client")
