@@ -194,7 +194,7 @@ MODULES = [
         "resend/replay.py",
         {"if not _whole(share, n, portion))": "if n > sent and not _whole(share, n, portion))"},
         "resend",
-        begin=1738,
+        begin=3610,
     ),
     Mutant(
         "portion that Redis has forgotten meanwhile, sent after the next one",

@@ -173,7 +173,7 @@ SCRIPTS = [
         "full",
     ),
     # Runs that last
-    lua("the run before is not kept", "begin_run", KEPT, "", "handover", begin=168),
+    lua("the run before is not kept", "begin_run", KEPT, "", "handover", begin=5056),
     # Several tasks
     lua(
         "what several tasks have confirmed is forgotten",
