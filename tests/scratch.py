@@ -6,6 +6,7 @@ CPU. What a test proves of a process that is killed is the same, as the memory i
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -25,16 +26,25 @@ def begin() -> Path | None:
     if "TMPDIR" in os.environ or not _room():
         return None
     for left in MEMORY.glob(f"{PREFIX}*"):
-        # Somebody killed the tests.
-        if not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
+        if _locked(left):
+            # Somebody killed the tests that wrote there.
             shutil.rmtree(left, ignore_errors=True)
-    folder = MEMORY / f"{PREFIX}{os.getpid()}"
-    folder.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY))
+    _locked(folder)
     # As /tmp: servers that run as other users write there, too.
     folder.chmod(0o1777)
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
     return folder
+
+
+def _locked(folder: Path) -> bool:
+    """Takes the folder for as long as this process lives. Returns whether nobody else has it."""
+    try:
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _room() -> bool:
