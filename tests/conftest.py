@@ -375,4 +375,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return _group(nodeid)
 
+        def remove_node(self, node: Any) -> str | None:
+            """Gives others what a worker has left that died; returns the test at which it died, which is not run again.
+            xdist gives them groups of which nothing is left, too, and waits for ever for their end."""
+            units = self.assigned_work.pop(node)
+            left = {group: {name: done for name, done in unit.items() if not done} for group, unit in units.items()}
+            died_at = next((name for unit in left.values() for name in unit), None)
+            for unit in left.values():
+                unit.pop(died_at, None)
+            self.workqueue.update({group: unit for group, unit in left.items() if unit})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return died_at
+
     return ByFile(config, log)
