@@ -59,8 +59,13 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
         number = micro_batch.number
         found = broker.micro_batches.find(number)
         # A micro-batch that another run has sealed, and that was collected or rebuilt from the spool since, has no
-        # stages any more, and is not read again.
-        if found is not None and found.state == "open" and source.node not in found.stages:
+        # stages any more, and is not read again. One that Redis has forgotten may be planned again without this source.
+        if (
+            found is not None
+            and found.state == "open"
+            and found.slices.get(source_id)
+            and source.node not in found.stages
+        ):
             context.same_version(found)
             _stage(context, source, found, lease, run_all)
     return seal_if_complete(context, number) or f"staged {source.node} of micro-batch {number}"

@@ -25,8 +25,13 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool import durable
 from conduit_tasks.spool.store import LocalStore
+from tests.conftest import RedisServer
 from tests.micro_batch.harness import here, look, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
+
+OTHER = """\
+      - {id: in, type: source, plugin: file, settings: {path: "data/in/*.jsonl", format: jsonl, settle: 0s}}
+"""
 
 
 def rows(*payloads: dict[str, Any]) -> Rows:
@@ -123,6 +128,35 @@ def test_a_micro_batch_that_was_dropped_while_it_was_about_to_be_sealed_is_not_v
         said = seal.seal_if_complete(context, 1)
     # Then it does nothing: there is something to read again
     assert not said
+
+
+@pytest.mark.proves("X7", "C9")
+def test_a_micro_batch_that_redis_forgot_and_that_was_planned_again_without_a_source_is_not_read_by_it(
+    home: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a node that has seen a micro-batch with something of its source
+    write_pipeline(home, "p", TWO.replace("id: in,", "id: in2,").replace("data/*", "data/in2/*") + OTHER)
+    for name in ("in", "in2"):
+        events(home / "data" / name, "a.jsonl", 0, 5)
+    plan_run("p", "one")
+    with opened("p", "one") as context:
+        seen = context.broker.micro_batches.unsealed()
+        assert seen is not None
+        assert set(seen.slices) == {"in", "in2"}
+        # When Redis forgets it, and one without that source is planned under its number
+        (home / "data/in/a.jsonl").unlink()
+        redis_server.flush()
+        plan_run("p", "two")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(context.broker.micro_batches), "unsealed", lambda _: seen)
+            read_source(context, "in", here, 5.0)
+        # Then it does nothing, and what there is now is read
+        now = context.broker.micro_batches.unsealed()
+        assert now is not None
+        assert set(now.slices) == {"in2"}
+        assert not now.stages
+        read_source(context, "in2", here, 5.0)
+        assert context.broker.micro_batches.unsealed() is None
 
 
 @pytest.mark.proves("I6")
