@@ -105,7 +105,7 @@ def test_a_topic_that_was_deleted_before_its_records_are_acked_holds_nothing_up(
 def test_further_slices_of_a_topic_that_is_gone_do_not_wait_for_it_again(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.put(topic, numbers(0, 6))
-    source = kafka.source(topic, on_lost="skip", timeout="2s")
+    source = kafka.source(topic, on_lost="skip", timeout="20s")
     [whole] = source.plan({}, Limit())
     kafka.remove(topic)
     assert records(source, [whole]) == []

@@ -24,9 +24,7 @@ MODULES = [
     Mutant(
         "what is staged is read again",
         "micro_batch/read.py",
-        {
-            'if found is not None and found.state == "open" and source.node not in found.stages:': "if found is not None:"
-        },
+        {'            and found.state == "open"\n': "", "            and source.node not in found.stages\n": ""},
         "restage",
         begin=27,
     ),
