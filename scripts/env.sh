@@ -58,10 +58,11 @@ print(python)
 END
 }
 
-if [ ! -x .venv/bin/python ]; then
+# Without python3-venv, or if it is ended in the middle, venv leaves a folder without pip.
+if [ ! -x .venv/bin/python ] || [ ! -e .venv/bin/pip ]; then
   [ -n "${PYTHON:-}" ] || python=$(quicker "$python")
   echo "making .venv by $(command -v "$python")"
-  "$python" -m venv .venv || { apt_install python3-venv; "$python" -m venv .venv; }
+  "$python" -m venv --clear .venv || { apt_install python3-venv; "$python" -m venv --clear .venv; }
 fi
 
 # Servers and jars that only the tests need.

@@ -1,4 +1,4 @@
-"""Which Python `make env` makes `.venv` by."""
+"""Which Python `make env` makes `.venv` by, and when."""
 
 from __future__ import annotations
 
@@ -52,3 +52,20 @@ def test_one_that_was_built_with_optimizations_is_taken(tmp_path: Path) -> None:
 
 def test_one_of_another_version_than_the_systems_is_taken(tmp_path: Path) -> None:
     assert chosen(tmp_path, "", (3, 99)) == sys.executable
+
+
+def test_an_environment_that_was_left_without_pip_is_made_again(tmp_path: Path) -> None:
+    # Given a Python that makes environments, and what one without ensurepip has left
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho made >> made\nmkdir -p .venv/bin && touch .venv/bin/python .venv/bin/pip\n")
+    python.chmod(0o755)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    begin = "if [ ! -x .venv/bin/python ]"
+    block = begin + SCRIPT.read_text().partition(begin)[2].partition("\nfi\n")[0] + "\nfi\n"
+    # When it is called twice
+    given = {**os.environ, "PYTHON": "given"}
+    for _ in range(2):
+        subprocess.run(["bash", "-euc", f"python={python}\n{block}"], cwd=tmp_path, env=given, check=True)
+    # Then it is made once
+    assert (tmp_path / "made").read_text() == "made\n"

@@ -14,6 +14,7 @@ from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Redrives, letter_field
+from conduit_tasks.errors import StateLost
 from conduit_tasks.redis_client.portions import PORTION, portions
 from conduit_tasks.topology import Node
 
@@ -36,12 +37,13 @@ class Joined:
 @dataclass(frozen=True)
 class ReplayProgress:
     """A destination's progress in a replay. `done`: ranges per portion; `prepared`: name of the preparation that it is
-    a share of; `epoch`: of everything it sends, the same at every attempt."""
+    a share of; `epoch`: of everything it sends, the same at every attempt; `generation`: of the call that began it."""
 
     prepared: str
     epoch: int
     finished: bool
     done: Mapping[int, RangeSet]
+    generation: str = ""
 
     def of(self, token: str) -> bool:
         """Returns whether it is a share of the preparation made under this token."""
@@ -89,7 +91,7 @@ class Replays:
         self, destination: str, run: str, token: int, prepared: str, *, generation: str, retention: float
     ) -> ReplayProgress:
         """Begins a share, or continues it. A share that finished in another `generation` begins again. `retention`: of
-        the spool, in seconds."""
+        the spool, in seconds. Raises StateLost if Redis has forgotten it by the end."""
         self._access.run(
             scripts.REPLAY_BEGIN,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "replay"),
@@ -98,9 +100,10 @@ class Replays:
             generation=generation,
             remember=int(max(retention, 86_400.0) * 7_000),
         )
-        # Only the holder of the lease changes the share.
+        # Only the holder of the lease changes the share; but Redis may have forgotten that it began.
         share = self.share(destination, run)
-        assert share is not None
+        if share is None or (share.prepared, share.generation) != (prepared, generation):
+            raise StateLost(f"Redis has forgotten that replay {run} began to send to {destination}; call it again")
         return share
 
     def confirm(  # noqa: PLR0917 - the parts of a confirmation
@@ -165,4 +168,4 @@ def _share(data: Mapping[str, str]) -> ReplayProgress | None:
     if "prepared" not in data:
         return None
     done = {int(name): RangeSet.parse(ranges) for name, ranges in data.items() if name.isdigit()}
-    return ReplayProgress(data["prepared"], int(data["epoch"]), "finished" in data, done)
+    return ReplayProgress(data["prepared"], int(data["epoch"]), "finished" in data, done, data.get("generation", ""))

@@ -25,31 +25,50 @@ LONG = 512
 """Bytes of a text above which it is decoded only after the number of rows that have it is known."""
 BUFFER = 1 << 16
 """Bytes of a file that are read at once if only a part of a row group is needed."""
+_FEW: dict[str, Any] = {"buffer_size": BUFFER, "pre_buffer": False}
+"""How a file is opened of which only first rows are read: otherwise pyarrow reads whole columns of a row group."""
 VALUE = 16
 """Bytes of a value beside its text, in memory or as JSON."""
 
 
-def opened(source: Any) -> pq.ParquetFile:
-    """Opens a path or file. Columns with long texts in their dictionaries are read as dictionaries."""
-    parquet = pq.ParquetFile(source)
+def opened(source: Any, begin: int = 0, end: int | None = None) -> pq.ParquetFile:
+    """Opens a path or file, of which rows from `begin` to before `end` (None: its end) are to be read. Columns with
+    long texts in their dictionaries are read as dictionaries. Of row groups outside, and of pages behind the first ones
+    of those inside, nothing is read."""
+    parquet = pq.ParquetFile(source, **_FEW)
     about = parquet.metadata
     columns = [parquet.schema.column(n) for n in range(len(parquet.schema))]
     names = parquet.schema_arrow.names
     texts = {n: c.path for n, c in enumerate(columns) if c.physical_type == "BYTE_ARRAY" and c.path in names}
-    repeated = [_repeated(parquet, group, texts) for group in range(about.num_row_groups)] if texts else []
-    every = set().union(*repeated)
-    if not every:
-        return parquet
+    groups = row_groups(about, begin, end)[0] if texts else []
+    repeated = {group: _repeated(parquet, group, texts) for group in groups}
+    every = set().union(*repeated.values())
     parquet.close()
-    parquet = pq.ParquetFile(source, metadata=about, read_dictionary=sorted(every), buffer_size=BUFFER)
+    if not every:
+        return pq.ParquetFile(source, metadata=about)
+    parquet = pq.ParquetFile(source, metadata=about, read_dictionary=sorted(every), **_FEW)
     long: set[str] = set()
-    for group, here in enumerate(repeated):
+    for group, here in repeated.items():
         # The first row comes with the whole dictionary.
         for batch in parquet.iter_batches(1, row_groups=[group], columns=sorted(here - long)) if here - long else ():
             long.update(name for name in batch.schema.names if _longest(batch.column(name)) > LONG)
             break
     parquet.close()
     return pq.ParquetFile(source, metadata=about, read_dictionary=sorted(long))
+
+
+def row_groups(about: pq.FileMetaData, begin: int, end: int | None) -> tuple[list[int], int]:
+    """Returns the row groups that hold rows from `begin` to before `end` (None: the file's end), and the number of the
+    first row of the first."""
+    found: list[int] = []
+    first = at = 0
+    for n in range(about.num_row_groups):
+        rows = about.row_group(n).num_rows
+        if (end is None or at < end) and at + rows > begin:
+            first = first if found else at
+            found.append(n)
+        at += rows
+    return found, first
 
 
 def _repeated(parquet: pq.ParquetFile, group: int, texts: dict[int, str]) -> set[str]:

@@ -290,3 +290,22 @@ def test_a_file_that_was_vacuumed_after_its_plan_can_be_left_behind(home: Path, 
     follow(once)
     run_until_quiet("p")
     assert len((home / "out.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_file_of_a_table_that_is_damaged_anywhere_in_its_description_is_an_error_that_names_it(home: Path) -> None:
+    write_deltalake(home / "t", pa.table({"n": range(60), "t": ["s" * 600] * 60}))
+    [path] = (home / "t").glob("*.parquet")
+    source = DeltaSource({"path": "t"})
+    [slice] = source.plan({}, Limit())
+    sound = path.read_bytes()
+    refused = []
+    for at in range(len(sound) - 8 - int.from_bytes(sound[-8:-4], "little"), len(sound) - 8):
+        damaged = bytearray(sound)
+        damaged[at] ^= 4
+        path.write_bytes(damaged)
+        try:
+            list(source.read(slice))
+        except SourceError as error:
+            refused.append(str(error))
+    assert len(refused) > 10
+    assert all(path.name in said for said in refused)

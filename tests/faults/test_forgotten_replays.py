@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.errors import SpoolError, StateLost
@@ -137,3 +139,31 @@ def test_records_that_fail_in_two_replays_are_told_apart_by_a_redrive(quick: Pat
     # Then both have arrived
     assert letters("a") == []
     assert {0, 5} <= set(place.got("a"))
+
+
+@pytest.mark.proves("X7", "X3")
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_replay_of_which_redis_forgets_that_it_began_is_sent_and_not_taken_for_the_one_that_ended_before(
+    ended: bool, quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a destination that joined late; the same replay has ended before, or never began
+    place = joined(quick)
+    if ended:
+        assert again(*IN, what="all")[0].delivered == 40
+    had = len(place.got("late"))
+    run, forgotten = Access.run, list[str]()
+
+    def forgets(self: Access, script: Any, *args: Any, **more: Any) -> Any:
+        early = broker.log()
+        said = run(self, script, *args, **more)
+        if script is scripts.REPLAY_BEGIN and not forgotten:
+            forgotten.append(script.name)
+            broker.put_back(early)
+        return said
+
+    # When it is called, and Redis forgets its beginning, but not the lease from before it
+    monkeypatch.setattr(Access, "run", forgets)
+    assert again(*IN, what="all")[0].delivered == 40
+    # Then all of it is sent
+    assert forgotten
+    assert len(place.got("late")) == had + 40

@@ -183,3 +183,39 @@ def test_no_byte_of_a_files_description_that_is_damaged_ends_the_process() -> No
         assert reading.end() == 0
     finally:
         reading.kill()
+
+
+class Counted(BytesIO):
+    """A file that counts the bytes that are read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.taken += len(found)
+        return found
+
+
+def test_a_slice_of_a_file_costs_its_row_groups_and_opening_it_no_more_than_their_first_pages() -> None:
+    # Given eight row groups of a megabyte, of texts that differ
+    out = BytesIO()
+    rows = 1_000
+    with pq.ParquetWriter(out, pa.schema([("t", pa.string())]), compression="none", use_dictionary=False) as writer:
+        for _ in range(8):
+            writer.write_table(pa.table({"t": [f"{n:01000}" for n in range(rows)]}), row_group_size=rows)
+    whole = len(out.getvalue())
+    file = Counted(out.getvalue())
+    # When a slice of the rows of one is read
+    with opened(file, 3 * rows, 4 * rows) as parquet:
+        assert sum(len(batch) for _, batch in file_parquet.rows_between(parquet, 3 * rows, 4 * rows)) == rows
+    # Then others are not
+    assert file.taken < whole / 3
+
+    # Given a single row group of eight megabytes
+    out = BytesIO()
+    table = pa.table({"t": [f"{n:01000}" for n in range(8 * rows)]})
+    pq.write_table(table, out, compression="none", use_dictionary=False, row_group_size=8 * rows)
+    file = Counted(out.getvalue())
+    # When it is opened, then the most of it is not read
+    with opened(file):
+        assert file.taken < whole / 3

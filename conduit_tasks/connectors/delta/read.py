@@ -21,16 +21,16 @@ def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.Reco
     path, begin = slice.hint["path"], slice.hint["row"]
     schema = pa.schema(log.table.schema().to_arrow())
     try:
-        with log.files().open_input_file(path) as file, opened(file) as parquet:
-            end = parquet.metadata.num_rows if slice.hint["rows"] is None else begin + slice.hint["rows"]
-            for row, batch in rows_between(parquet, begin, end):
+        end = None if slice.hint["rows"] is None else begin + slice.hint["rows"]
+        with log.files().open_input_file(path) as file, opened(file, begin, end) as parquet:
+            for row, batch in rows_between(parquet, begin, parquet.metadata.num_rows if end is None else end):
                 yield batch_of(_whole(batch, slice.hint["partition"], schema), path, row, key)
     except FileNotFoundError:
         raise Missing(
             f"delta: {path} of {log.uri} is gone (vacuumed?) before it was read. Restore it, or begin again under a "
             "new connector id with 'start: table'"
         ) from None
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SourceError(f"delta: {path} of {log.uri} cannot be read: {error}") from None
 
 

@@ -15,7 +15,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file.on_disk import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file.plan import NotWhole, Room
 from conduit_tasks.connectors.outcome import clip
-from conduit_tasks.record.parquet import batches_of, opened
+from conduit_tasks.record.parquet import batches_of, opened, row_groups
 from conduit_tasks.settings import settings
 
 ROWS = 16_384
@@ -67,22 +67,14 @@ def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
     with SourceFile(slice.part) as file:
         file.life = slice.end.get("life", 0)
         check(file, slice.end)
-        with sound(file), opened(path_of(file.part)) as parquet:
+        with sound(file), opened(path_of(file.part), begin, end) as parquet:
             for row, batch in rows_between(parquet, begin, end):
                 yield batch_of(batch, file.place, row, key)
 
 
 def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yields the rows `begin` … `end` - 1, each batch with the number of its first; row groups outside are not read."""
-    groups, at = [], 0
-    first_of: int | None = None
-    for n in range(parquet.metadata.num_row_groups):
-        rows = parquet.metadata.row_group(n).num_rows
-        if at < end and at + rows > begin:
-            groups.append(n)
-            first_of = at if first_of is None else first_of
-        at += rows
-    row = first_of or 0
+    groups, row = row_groups(parquet.metadata, begin, end)
     for batch in batches_of(parquet, settings().batch_bytes, ROWS, row_groups=groups) if groups else ():
         if row >= end:
             return
