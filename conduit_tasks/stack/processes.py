@@ -124,9 +124,13 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 def wait_for(what: str, condition: Callable[[], bool], *, alive: Callable[[], bool], timeout: float, log: Path) -> None:
     """Waits until `condition`; raises StackError if it does not come true in time or the process ends before."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while True:
+        come = condition()
+        # Another program may answer in place of one that has ended.
         if not alive():
             raise StackError(f"{what} ended while starting; its last words in {log}:\n{tail(log, 12)}")
+        if come:
+            return
         if time.monotonic() > deadline:
             raise StackError(f"{what} did not answer within {timeout:g} s; see {log}:\n{tail(log, 12)}")
         time.sleep(0.1)

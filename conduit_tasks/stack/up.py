@@ -116,8 +116,17 @@ def _redis(layout: Layout, state: State, say: Say) -> None:
 
 def _api_url(state: State) -> str:
     """Returns the API's address: as before while a part of Airflow runs, as all know it, else with port 8080 (or
-    `CONDUIT_API_PORT`), else (or for 0) with a free one."""
-    if state.api_url and any(processes.find(state.processes.get(name)) is not None for name in COMPONENTS):
+    `CONDUIT_API_PORT`), else (or for 0) with a free one. Raises StackError if another program listens at the address
+    that parts know: it would be asked for what is the API's, and be told Airflow's password."""
+    running = [name for name in COMPONENTS if processes.find(state.processes.get(name)) is not None]
+    if state.api_url and running:
+        port = int(state.api_url.rpartition(":")[2])
+        if "api-server" not in running and free_port(port) != port:
+            raise StackError(
+                f"the api-server has ended, and another program listens at {state.api_url}, where {', '.join(running)} "
+                "look for it: end that program, or let all parts have another address: `conduit stack down`, then "
+                "`conduit stack up`"
+            )
         return state.api_url
     wanted = int(os.environ.get("CONDUIT_API_PORT", API_PORT))
     return f"http://127.0.0.1:{free_port(wanted)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from conduit_tasks.stack import redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.down import down
 from conduit_tasks.stack.layout import Layout, Process, State
+from conduit_tasks.stack.processes import StackError, wait_for
 from conduit_tasks.stack.up import COMPONENTS, _api_url
 
 
@@ -77,6 +79,22 @@ def test_an_api_that_ended_comes_back_where_parts_that_run_look_for_it(
     runs, ended = Process(os.getpid(), psutil.Process().create_time()), Process(os.getpid(), 0.0)
     assert _api_url(State(api_url=url, processes={**dict.fromkeys(COMPONENTS, ended), name: runs})) == url
     assert _api_url(State(api_url=url, processes=dict.fromkeys(COMPONENTS, ended))) != url
+
+
+def test_an_address_that_another_program_has_by_now_is_not_taken_for_that_of_an_api_that_ended() -> None:
+    runs, ended = Process(os.getpid(), psutil.Process().create_time()), Process(os.getpid(), 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        url = f"http://127.0.0.1:{other.getsockname()[1]}"
+        left = {**dict.fromkeys(COMPONENTS, ended), "scheduler": runs}
+        with pytest.raises(StackError, match=r"where scheduler look for it: end that .*`conduit stack down`"):
+            _api_url(State(api_url=url, processes=left))
+        # While the api-server runs it is the one that listens
+        assert _api_url(State(api_url=url, processes={**left, "api-server": runs})) == url
+
+
+def test_an_answer_is_not_that_of_a_process_that_has_ended(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="api-server ended while starting"):
+        wait_for("api-server", lambda: True, alive=lambda: False, timeout=60, log=tmp_path / "log")
 
 
 def test_what_was_stopped_leaves_no_address_but_that_of_its_redis(
