@@ -11,7 +11,7 @@ import orjson
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.state import StoredError
-from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
+from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped, StateLost
 from conduit_tasks.redis_client.connection import Client, memory, reaching
 from conduit_tasks.redis_client.portions import PORTION, portions
 from conduit_tasks.redis_client.script import Script
@@ -28,7 +28,7 @@ class Access:
     def run(self, script: Script, keys: Mapping[str, str | Sequence[str]], **args: Any) -> list[Any]:
         """Runs a script and returns its answer, without the first word if that is `ok`.
 
-        Raises Fenced, PipelineStopped, LeaseHeld, InvariantBroken, BrokerUnavailable.
+        Raises Fenced, PipelineStopped, LeaseHeld, StateLost, InvariantBroken, BrokerUnavailable.
         """
         kind, *rest = script(self.redis, keys, **args)
         match kind:
@@ -46,6 +46,11 @@ class Access:
                 raise LeaseHeld("", rest[0], int(rest[1]))
             case "broken":
                 raise InvariantBroken(f"{rest[0]} (pipeline {self.pipeline}, {script.name})")
+            case "forgotten":
+                raise StateLost(
+                    f"{script.name}: Redis has forgotten what was claimed for pipeline {self.pipeline} under a lease "
+                    "that it still knows: see that Redis keeps what it is told, then call it again, and it goes on"
+                )
             case _:
                 return [kind, *rest]
 

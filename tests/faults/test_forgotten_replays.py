@@ -9,6 +9,7 @@ import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
+from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.errors import SpoolError, StateLost
@@ -16,7 +17,7 @@ from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.resend import prepare
 from tests.faults.forgetful import Forgetful, broker
 from tests.faults.parts import drive
-from tests.faults.test_forgotten_again import IN, failing, joined, redrive
+from tests.faults.test_forgotten_again import IN, failing, joined, redrive, waiting
 from tests.faults.test_forgotten_letters import letters
 from tests.replay.test_replay import Place, again
 
@@ -167,3 +168,33 @@ def test_a_replay_of_which_redis_forgets_that_it_began_is_sent_and_not_taken_for
     # Then all of it is sent
     assert forgotten
     assert len(place.got("late")) == had + 40
+
+
+@pytest.mark.proves("X7", "X3")
+@pytest.mark.parametrize("kind", ["replay", "redrive"])
+def test_a_claim_that_redis_forgets_is_no_fault_of_the_program(
+    kind: str, quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given what a destination has missed, or its dead letters
+    place = joined(quick) if kind == "replay" else waiting(quick)
+    claim, forgotten = Redrives.claim, list[Any]()
+
+    def forgets(self: Redrives, *args: Any, **more: Any) -> Any:
+        early = broker.log()
+        claimed = claim(self, *args, **more)
+        if not forgotten:
+            forgotten.append(claimed)
+            broker.put_back(early)
+        return claimed
+
+    # When Redis forgets the claim of a resend, but not its lease
+    monkeypatch.setattr(Redrives, "claim", forgets)
+    if isinstance(place, Place):
+        # Then a replay goes on by itself
+        assert again(*IN)[0].delivered >= 30
+        assert place.got("late") == [*range(30, 40), *range(30)]
+    else:
+        # Then a redrive says so, and goes on if it is called again
+        assert isinstance(redrive().exception, StateLost)
+        assert redrive().exit_code == 0
+    assert forgotten

@@ -2,9 +2,13 @@
 -- claims of tellings, entries of a gateway source, range sets, dead letters, renames.
 --
 -- An answer is a list whose first element is its kind: "ok" (what follows is the script's own), "fenced"
--- (newest token, owner), "stopped" (status, first error, the destination's key if only it is), "held" (owner, until, wait) or "broken" (a sentence).
+-- (newest token, owner), "stopped" (status, first error, the destination's key if only it is), "held" (owner, until, wait), "forgotten" or
+-- "broken" (a sentence).
 
 local function broken(...) return {'broken', table.concat({...}, ' ')} end
+
+-- The answer if Redis knows a holder's lease, and not what that holder wrote under it.
+local function unclaimed() return {'forgotten'} end
 
 -- The answer for a pipeline or destination that was stopped forcefully, or nil.
 local function halted(pipeline, destination)
@@ -324,7 +328,7 @@ end
 -- was done before, or nil and the answer to return.
 local function settled(redrive, dead, token, step, outcomes)
   local r = redis.call('HMGET', redrive, 'token', 'step', 'epoch', 'by')
-  if r[1] ~= token then return nil, broken('Invariant 4: nothing is claimed under token', token) end
+  if r[1] ~= token then return nil, unclaimed() end
   if number(r[2]) >= tonumber(step) then return true end
   redis.call('HSET', redrive, 'step', step)
   local now = text(now_us())

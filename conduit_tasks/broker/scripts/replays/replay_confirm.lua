@@ -19,7 +19,7 @@
 local no = guard_done(K.lease, A.token)
 if no then return no end
 local r = redis.call('HMGET', K.redrive, 'token', 'epoch', 'by')
-if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
+if r[1] ~= A.token then return unclaimed() end
 local given, have = parse_ranges(A.ranges), redis.call('HGET', K.replay, A.portion) or ''
 local repeated, all = united(have, given)
 if repeated == 'all' then return taken(K.pipeline, K.destination) end
