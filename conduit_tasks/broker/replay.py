@@ -43,7 +43,7 @@ class ReplayProgress:
     epoch: int
     finished: bool
     done: Mapping[int, RangeSet]
-    generation: str = ""
+    generation: str
 
     def of(self, token: str) -> bool:
         """Returns whether it is a share of the preparation made under this token."""

@@ -27,6 +27,8 @@ BUFFER = 1 << 16
 """Bytes of a file that are read at once if only a part of a row group is needed."""
 _FEW: dict[str, Any] = {"buffer_size": BUFFER, "pre_buffer": False}
 """How a file is opened of which only first rows are read: otherwise pyarrow reads whole columns of a row group."""
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""Errors of pyarrow for a file that is no Parquet, or is damaged."""
 VALUE = 16
 """Bytes of a value beside its text, in memory or as JSON."""
 

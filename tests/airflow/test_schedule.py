@@ -27,9 +27,9 @@ from conduit_tasks.micro_batch import plan
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.names import AFTER
 from tests.airflow.conftest import write_pipeline
-from tests.conftest import RedisServer
 from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import run_until_quiet
+from tests.redis_server import RedisServer
 
 FORMS = [
     ('"*/5 * * * *"', CronTriggerTimetable, 3600),

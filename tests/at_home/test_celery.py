@@ -18,8 +18,8 @@ from benchmarks.postgres_server import PostgresServer
 from conduit_tasks.spark import cds
 from conduit_tasks.waits import still_running
 from tests.at_home.airflow import WORKERS, Airflow
-from tests.conftest import RedisServer
 from tests.jvm import HOME, quick_options
+from tests.redis_server import RedisServer
 from tests.stack.conftest import PATIENCE, Receiver, receiver
 from tests.wheels import build, environment, install, lend, lend_compiled, versions
 

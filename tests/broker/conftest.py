@@ -19,7 +19,7 @@ from conduit_tasks.record.record import Record
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.redis_client.script import Script
 from conduit_tasks.settings import Settings
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 SOURCES, DESTINATIONS = ("a",), ("x", "y")
 

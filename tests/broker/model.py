@@ -23,7 +23,7 @@ from conduit_tasks.broker.state import Ack, Stage
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
 from tests.broker.conftest import make_broker, piece
 from tests.broker.test_votes import Window, runs, voted
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 DESTINATIONS = ("x", "y")
 SIZE, THRESHOLD = 4, 2

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.cli.broker import app
 from conduit_tasks.settings import settings
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture

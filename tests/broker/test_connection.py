@@ -21,8 +21,8 @@ from conduit_tasks.redis_client.connection import check_durability, connect, des
 from conduit_tasks.settings import Settings
 from conduit_tasks.stack.ports import free_port
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
-from tests.conftest import RedisServer
 from tests.delivery.fakes import wait_for
+from tests.redis_server import RedisServer
 
 Start = Callable[..., RedisServer]
 

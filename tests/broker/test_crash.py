@@ -15,8 +15,8 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import BrokerUnavailable
 from tests.broker.conftest import DESTINATIONS, Feed, make_broker
-from tests.conftest import RedisServer
 from tests.fork import Fork
+from tests.redis_server import RedisServer
 
 Start = Callable[..., RedisServer]
 

@@ -17,7 +17,7 @@ from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from tests.broker.conftest import Feed, make_broker
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from conduit_tasks.redis_client.script import Script
 from tests.broker.model import Doubled, Machine
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 
 @pytest.mark.proves("C3", "C11", "C12", "C16", "I2", "I3", "I4", "I5", "I6", "I9")

@@ -15,7 +15,7 @@ from conduit_tasks.topology import Breaker, Recovery
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed, letter, make_broker
 from tests.broker.test_acks import acked
 from tests.broker.test_shards import divide, end, tell
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 
 def pipeline(id: str, destinations: Sequence[str] = DESTINATIONS) -> Any:

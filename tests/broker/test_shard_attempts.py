@@ -12,7 +12,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import Fenced
 from tests.broker.conftest import Feed, make_broker
 from tests.broker.test_shards import divide, tell
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 NODE = "destinations.x"
 

@@ -17,9 +17,9 @@ from conduit_tasks.cli.executors import differences, look, versions
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds, session
-from tests.conftest import RedisServer
 from tests.fork import conduit
 from tests.micro_batch.harness import write_pipeline
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.settings import forget
-from tests.conftest import RedisServer
 from tests.connectors.kafka import Kafka
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.postgres_database import Database
@@ -20,6 +19,7 @@ from tests.faults.forgetful import Forgetful
 from tests.faults.parts import account, drive
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

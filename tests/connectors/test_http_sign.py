@@ -24,12 +24,12 @@ from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Delivery
-from tests.conftest import RedisServer
 from tests.connectors.test_http import RECORD, answering, exchange
 from tests.delivery.fakes import FakePort, work_of
 from tests.micro_batch.harness import run_once, write_pipeline
 from tests.processors.answering import Asked, Reply
 from tests.processors.answering import answering as receiving
+from tests.redis_server import RedisServer
 
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + base64.b64encode(b"another secret, just as long").decode()

@@ -16,8 +16,8 @@ from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
-from tests.conftest import RedisServer
 from tests.connectors.kafka import Kafka, after
+from tests.redis_server import RedisServer
 
 INSTALLATION = """
 import json, sys

@@ -30,7 +30,6 @@ from conduit_tasks.micro_batch.sending import leased
 from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
-from tests.conftest import RedisServer
 from tests.connectors.kafka import Kafka
 from tests.faults.beside import Beside, Died
 from tests.faults.conftest import quick  # noqa: F401 - a fixture
@@ -41,6 +40,7 @@ from tests.forked import Forked
 from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import here, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import events
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

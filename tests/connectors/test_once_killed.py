@@ -16,11 +16,11 @@ import redis
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.connectors import registry
 from conduit_tasks.delivery.isolated import ChildDied, in_child
-from tests.conftest import RedisServer
 from tests.connectors.test_sql import execute
 from tests.micro_batch.endings import end_at, home_of, imported_for, lapse
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

@@ -23,12 +23,12 @@ from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.micro_batch import dividing, rebuild
 from conduit_tasks.micro_batch.context import opened
-from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_once_killed import in_iceberg
 from tests.micro_batch.endings import end_at, home_of, imported_for, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.xdist_group("moto")
 

@@ -16,12 +16,12 @@ from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from conduit_tasks.record.schema import to_records
 from tests.broker.test_connection import cluster, tcp  # noqa: F401 - a fixture
-from tests.conftest import RedisServer
 from tests.connectors.redis_entries import ORIGIN, add, step
 from tests.connectors.test_redis_pending import (
     _dead,
 )
 from tests.micro_batch.harness import lines, run_once, run_until_quiet, write_pipeline
+from tests.redis_server import RedisServer
 
 
 @pytest.mark.proves("T2", "C9")

@@ -10,9 +10,9 @@ import redis
 from conduit_tasks.connectors.redis.connector import RedisDestination
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
 from conduit_tasks.record.record import Record
-from tests.conftest import RedisServer
 from tests.connectors.redis_entries import ORIGIN
 from tests.connectors.test_delta import rows
+from tests.redis_server import RedisServer
 
 
 @pytest.mark.proves("B8", "C10")

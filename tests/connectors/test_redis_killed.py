@@ -12,8 +12,8 @@ import redis
 
 from conduit_tasks.connectors.redis.connector import RedisDestination, RedisSource
 from conduit_tasks.errors import ConduitError
-from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

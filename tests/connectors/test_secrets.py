@@ -19,9 +19,9 @@ from conduit_tasks.operate.status import snapshot
 from conduit_tasks.redis_client.connection import address, connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.urls import readable
-from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_once, write_pipeline
 from tests.processors.answering import Asked, Reply, answering
+from tests.redis_server import RedisServer
 
 HERE = "127.0.0.1:1"
 AWS = {"region": "us-east-1", "access-key-id": "AK", "secret-access-key": "S"}

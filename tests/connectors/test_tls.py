@@ -12,10 +12,10 @@ from conduit_tasks.connectors.redis.connector import RedisDestination, RedisSour
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.connectors.sqs.connector import SqsSource
 from conduit_tasks.errors import SourceError, Unavailable
-from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_delta import rows
 from tests.connectors.tls import Authority, Door
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.xdist_group("moto")
 

@@ -20,9 +20,9 @@ from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from conduit_tasks.topology import Breaker as Options
 from conduit_tasks.topology import Delivery
-from tests.conftest import RedisServer
 from tests.delivery.fakes import FakePort, Tape, Target, work_of
 from tests.delivery.test_record_wise import BUSY, NO, QUICK, at
+from tests.redis_server import RedisServer
 
 LONG = Options(failures=4, pause=3.6e6, pause_max=1e7)
 DEAD: dict[str, Any] = {"on_unavailable": "dead-letter"}

@@ -19,10 +19,10 @@ from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import settings
-from tests.conftest import RedisServer
 from tests.delivery.shelf import Place, shelves  # noqa: F401 - a fixture
 from tests.delivery.test_redrive import book, send, states
 from tests.micro_batch.harness import run_once, run_until_quiet
+from tests.redis_server import RedisServer
 
 PLUGINS = pytest.mark.parametrize("plugin", ["shelf", "binder"])
 

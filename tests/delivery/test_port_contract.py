@@ -19,8 +19,8 @@ from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.topology import DeadLetterQueue, Delivery, Destination
 from tests.broker.conftest import Feed, letter, make_broker
-from tests.conftest import RedisServer
 from tests.delivery.fakes import FakePort, Tape, Target, work_of
+from tests.redis_server import RedisServer
 
 TOTAL = 400
 

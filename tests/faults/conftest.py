@@ -13,8 +13,8 @@ import pytest
 from conduit_tasks.application import APPLICATION
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.settings import forget
-from tests.conftest import RedisServer
 from tests.faults.parts import Application, Receiver
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture

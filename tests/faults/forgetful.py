@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from conduit_tasks.settings import forget
-from tests.conftest import RedisServer
 from tests.micro_batch.harness import payloads
+from tests.redis_server import RedisServer
 
 
 class Forgetful:

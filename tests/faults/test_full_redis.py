@@ -19,10 +19,10 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings, forget
 from tests.changes.parts import conduit
-from tests.conftest import RedisServer
 from tests.faults.parts import account, drive, events
 from tests.gateway.test_kills import valkey
 from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

@@ -16,11 +16,11 @@ from conduit_tasks.micro_batch import rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
-from tests.conftest import RedisServer
 from tests.faults.forgetful import Forgetful, broker
 from tests.faults.parts import Receiver, account, drive, events
 from tests.micro_batch.endings import OPERATIONS, Crash, crash_at
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
+from tests.redis_server import RedisServer
 
 __all__ = ["broker"]
 

@@ -19,10 +19,10 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import forget
 from conduit_tasks.spool.checkpoint import Mark, covers, trusted
-from tests.conftest import RedisServer
 from tests.faults.forgetful import MINUTES, Forgetful, Queue, broker, numbers, pipeline, queue
 from tests.faults.parts import account, drive, events
 from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+from tests.redis_server import RedisServer
 
 __all__ = ["broker", "queue"]
 

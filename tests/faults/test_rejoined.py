@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from conduit_tasks.cli.main import app
 from conduit_tasks.spool.checkpoint import Checkpoint
 from conduit_tasks.spool.spool import Spool
-from tests.conftest import RedisServer
 from tests.faults.forgetful import Forgetful, broker
 from tests.faults.parts import account, drive, events
 from tests.micro_batch.endings import Crash
 from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.redis_server import RedisServer
 
 __all__ = ["broker"]
 

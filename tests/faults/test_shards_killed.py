@@ -21,11 +21,11 @@ from conduit_tasks.micro_batch.shard_task import ShardTask
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from conduit_tasks.topology import UNTOLD
-from tests.conftest import RedisServer
 from tests.faults.beside import Beside, Died
 from tests.faults.parts import Receiver, drive, events, until
 from tests.faults.test_shards import WINDOW, all_there, beside, deliver, lanes, pipeline, sealed
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
+from tests.redis_server import RedisServer
 
 __all__ = ["beside"]
 

@@ -35,9 +35,9 @@ from conduit_tasks.micro_batch.row_pass import RowPass
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.spool import Spool
-from tests.conftest import RedisServer
 from tests.connectors.test_json_everywhere import write_everywhere
 from tests.fuzz.hostile import BYTES, TEXT, damaged, ending, fuzzed
+from tests.redis_server import RedisServer
 
 ORIGIN = Origin("p", "in", "", {"opencdc.readAt": "1700000000000000000"})
 VALUES = (

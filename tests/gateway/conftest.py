@@ -20,8 +20,8 @@ from conduit_tasks.gateway.event import split
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.redis_client.connection import Client, connect
 from conduit_tasks.settings import Settings, forget
-from tests.conftest import RedisServer
 from tests.forked import CONDUIT, ROOT, Program
+from tests.redis_server import RedisServer
 
 TOKEN = "correct-horse"
 PIPELINE = """

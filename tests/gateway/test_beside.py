@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.gateway.event import unpack
-from tests.conftest import RedisServer
 from tests.gateway.conftest import TOKEN, GatewayProcess, until, write_pipeline
 from tests.gateway.test_doors import HEAD, LIMITS, MIB, ROOM, SECRET, answer, answers, connected, pour, resident
+from tests.redis_server import RedisServer
 
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 ENDLESS = {

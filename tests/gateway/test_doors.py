@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from conduit_tasks.gateway.pipe import LANES
 from conduit_tasks.redis_client.connection import Client
-from tests.conftest import RedisServer
 from tests.fuzz.hostile import damaged, fuzzed
 from tests.gateway.conftest import TOKEN, GatewayProcess, event, until, write_pipeline
+from tests.redis_server import RedisServer
 
 Stored = Callable[..., list[bytes]]
 

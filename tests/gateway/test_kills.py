@@ -16,8 +16,8 @@ from conduit_tasks.gateway.event import split, unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
-from tests.conftest import RedisServer
 from tests.gateway.conftest import GatewayProcess, event, until, write_pipeline
+from tests.redis_server import RedisServer
 
 PRODUCERS = 4
 

@@ -14,7 +14,7 @@ from conduit_tasks.gateway import store as module
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.store import Budget, Held, IngestStore
 from conduit_tasks.redis_client.connection import Client
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 AMPLE = Budget(1_000_000, 1 << 30)
 

@@ -21,8 +21,8 @@ from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.redis_client.connection import Client
-from tests.conftest import RedisServer
 from tests.gateway.conftest import Answer, GatewayProcess, event, until, write_pipeline
+from tests.redis_server import RedisServer
 
 Serving = Callable[..., GatewayProcess]
 Stored = Callable[..., list[bytes]]

@@ -20,8 +20,8 @@ from conduit_tasks.topology import Breaker, Delivery, Destination, Pipeline, Rec
 from tests.broker import test_together
 from tests.broker.conftest import DESTINATIONS, Feed, letter, make_broker
 from tests.broker.test_shards import divide, tell
-from tests.conftest import RedisServer
 from tests.metrics.test_prometheus import by_the_library
+from tests.redis_server import RedisServer
 
 BREAKER = Breaker(failures=1, pause=60.0)
 FILE = (

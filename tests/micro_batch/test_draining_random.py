@@ -25,9 +25,9 @@ from conduit_tasks.errors import ConduitError, PipelineStopped, SourceError, Una
 from conduit_tasks.micro_batch import at_work, course, draining, pace, pipeline_file
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
-from tests.conftest import RedisServer
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
+from tests.redis_server import RedisServer
 
 QUICK = {
     course: {"BEGINS_WITHIN": 0.6},

@@ -13,7 +13,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.delivery.isolated import in_child
 from conduit_tasks.micro_batch import halting
 from tests.broker.conftest import broker, make_broker  # noqa: F401 - a fixture
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 PROMISED = 2.0
 """Seconds within which a forceful stop ends what is in progress (C16)."""

@@ -12,8 +12,8 @@ import pytest
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.micro_batch import wake
 from conduit_tasks.micro_batch.wake import LEFT, LONGEST, Look, WakePace, Watch
-from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_once, run_until_quiet, state, write_pipeline
+from tests.redis_server import RedisServer
 
 PIPELINE = """
 version: "2.2"

@@ -13,8 +13,8 @@ import redis
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.record import Origin, Record
-from tests.conftest import RedisServer
 from tests.processors.conftest import step
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.usefixtures("home")
 

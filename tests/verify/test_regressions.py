@@ -25,9 +25,9 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool import durable
 from conduit_tasks.spool.store import LocalStore
-from tests.conftest import RedisServer
 from tests.micro_batch.harness import here, look, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
+from tests.redis_server import RedisServer
 
 OTHER = """\
       - {id: in, type: source, plugin: file, settings: {path: "data/in/*.jsonl", format: jsonl, settle: 0s}}

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from conduit_tasks.verify.wire import execute, run
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture(params=[True, False], ids=["text", "bytes"])

@@ -27,7 +27,7 @@ from conduit_tasks.verify.actor import Aim, Crash, Rates
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import faulty
 from conduit_tasks.verify.world import World
-from tests.conftest import RedisServer
+from tests.redis_server import RedisServer
 
 CLOCKS = ("time.monotonic", "time.time", "time.time_ns", "time.sleep", "uuid.uuid4")
 NOTHING = Rates(0, 0, 0, 0, 0, 0)

@@ -12,7 +12,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.delta.log import DeltaLog
 from conduit_tasks.connectors.file.parquet import rows_between
 from conduit_tasks.errors import Missing, SourceError
-from conduit_tasks.record.parquet import opened
+from conduit_tasks.record.parquet import UNREADABLE, opened
 
 
 def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
@@ -30,7 +30,7 @@ def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.Reco
             f"delta: {path} of {log.uri} is gone (vacuumed?) before it was read. Restore it, or begin again under a "
             "new connector id with 'start: table'"
         ) from None
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise SourceError(f"delta: {path} of {log.uri} cannot be read: {error}") from None
 
 

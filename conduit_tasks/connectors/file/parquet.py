@@ -15,7 +15,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file.on_disk import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file.plan import NotWhole, Room
 from conduit_tasks.connectors.outcome import clip
-from conduit_tasks.record.parquet import batches_of, opened, row_groups
+from conduit_tasks.record.parquet import UNREADABLE, batches_of, opened, row_groups
 from conduit_tasks.settings import settings
 
 ROWS = 16_384
@@ -99,7 +99,7 @@ def sound(file: SourceFile) -> Iterator[None]:
     """Raises SourceError if the data read inside is no Parquet, or is damaged."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         said = clip(str(error))
         raise file.error(f"cannot be read as Parquet: {said}; correct 'format', or take the file away") from None
 
