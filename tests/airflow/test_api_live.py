@@ -22,9 +22,10 @@ from conduit_tasks.airflow.api.live import changes
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.settings import forget
 from tests.airflow.api_client import Airflow, airflow, api, broker_of, delivered, site
-from tests.faults.parts import events, until
+from tests.faults.parts import events
 from tests.fork import script
 from tests.micro_batch.harness import run_once
+from tests.waiting import until
 
 __all__ = ["airflow", "api", "delivered", "site"]
 

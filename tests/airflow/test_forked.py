@@ -18,7 +18,7 @@ import pytest
 import structlog
 
 from conduit_tasks.airflow import forked
-from tests.delivery.fakes import wait_for
+from tests.waiting import until
 
 LOOK = """
 import json, logging, os, signal, sys, threading
@@ -196,7 +196,7 @@ def test_one_whose_task_is_killed_before_it_was_needed_ends_as_well() -> None:
         pid = int(task.stdout.readline())
         assert psutil.pid_exists(pid)
         task.kill()
-    wait_for(lambda: not psutil.pid_exists(pid))
+    until(lambda: not psutil.pid_exists(pid))
 
 
 def test_a_process_forks_only_what_it_has_loaded_and_while_it_has_one_thread(

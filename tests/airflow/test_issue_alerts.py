@@ -19,6 +19,7 @@ from conduit_tasks.pipeline.load import load_file
 from tests.airflow.api_client import broker_of
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"
@@ -226,11 +227,12 @@ def test_a_mute_that_ends_is_noticed_though_nothing_else_has_changed(home: Path,
     (subject,) = broker.issues.announced()
     broker.issues.decide(subject.partition("|")[0], "muted", "ann", time.time() + 1)
     tasks.plan("p", "r2", {})
-    deadline = time.monotonic() + 60
-    while (said := told()) == []:
-        assert time.monotonic() < deadline
+
+    def looked() -> list[str]:
         alerts.look("p", "r3")
-    assert said == ["returned processors/bad"]
+        return told()
+
+    assert until(lambda: told() or looked()) == ["returned processors/bad"]
 
 
 def test_an_alert_that_does_not_ask_hears_of_no_issue(home: Path, told: Callable[[], list[str]]) -> None:

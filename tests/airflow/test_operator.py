@@ -29,8 +29,8 @@ from conduit_tasks.settings import settings
 from conduit_tasks.spark import cds
 from conduit_tasks.waits import still_running
 from tests.airflow.conftest import write_pipeline
-from tests.delivery.fakes import wait_for
 from tests.forking import as_of_a_task
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def killed(task: ConduitSubmitOperator, context: Any, ready: Callable[[], bool])
 
     def end() -> None:
         try:
-            wait_for(ready)
+            until(ready)
         finally:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 

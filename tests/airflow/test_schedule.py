@@ -27,9 +27,9 @@ from conduit_tasks.micro_batch import plan
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.names import AFTER
 from tests.airflow.conftest import write_pipeline
-from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import run_until_quiet
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 FORMS = [
     ('"*/5 * * * *"', CronTriggerTimetable, 3600),
@@ -220,7 +220,7 @@ def test_a_redis_that_goes_and_comes_back_ends_no_trigger_and_is_told_once(
 
         redis_server.kill()
         drop(home)
-        wait_for(lambda: "not looked at" in caplog.text)
+        until(lambda: "not looked at" in caplog.text)
         redis_server.start()
 
     with caplog.at_level(logging.WARNING, "conduit_tasks.airflow.wake"):

@@ -13,7 +13,7 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.redis_client.portions import PORTION
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
-from tests.delivery.fakes import wait_for
+from tests.waiting import until
 
 JUMP = 3_600.0
 RUN: dict[str, Any] = {"records": None, "base": 0, "moved": 0, "lasts": True}
@@ -160,7 +160,7 @@ def test_an_age_grows_from_the_moment_on_at_which_somebody_asks(
     """Given what was stored by a clock that was ahead, then its age is not 0 for as long as that."""
     age = what(feed)
     assert age() < JUMP
-    wait_for(lambda: age() > 0.0)
+    until(lambda: age() > 0.0)
 
 
 @pytest.mark.proves("I6")

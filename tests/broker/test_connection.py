@@ -21,8 +21,8 @@ from conduit_tasks.redis_client.connection import check_durability, connect, des
 from conduit_tasks.settings import Settings
 from conduit_tasks.stack.ports import free_port
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
-from tests.delivery.fakes import wait_for
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 Start = Callable[..., RedisServer]
 
@@ -178,13 +178,13 @@ def test_a_server_that_is_reading_its_file_is_waited_for(own_redis: Start) -> No
     # While it reads, it answers after every 2 MiB
     c.mset({f"key{n}": os.urandom(200_000).hex() for n in range(40)})
     c.bgrewriteaof()
-    wait_for(lambda: c.info("persistence")["aof_last_rewrite_time_sec"] >= 0)
+    until(lambda: c.info("persistence")["aof_last_rewrite_time_sec"] >= 0)
     # When it is asked right after its restart (after another one, where this machine stood still until all was read)
     loading = False
     while not loading:
         server.kill()
         server.launch("--key-load-delay", "50000")
-        wait_for(lambda: _told(c))
+        until(lambda: _told(c))
         loading = _loading(c)
     # Then it is not taken for one without
     assert check_durability(c, "check").append_only
@@ -240,10 +240,7 @@ def cluster(tcp: Callable[..., int], folder: Path) -> str:
     port = tcp(folder, "appendonly yes", "cluster-enabled yes", "cluster-node-timeout 1000")
     admin = redis.Redis(port=port)
     admin.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-    deadline = time.monotonic() + 60
-    while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO", **{"NEVER_DECODE": True}):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO", **{"NEVER_DECODE": True}))
     admin.close()
     return f"redis+cluster://127.0.0.1:{port}"
 

@@ -11,6 +11,7 @@ import pytest
 
 from conduit_tasks.broker import issues as module
 from conduit_tasks.broker.broker import Broker
+from tests.waiting import until
 
 
 def fail(broker: Broker, issue: str = "a1", attempt: str = "1", by: str = "sources.in", error: str = "broken") -> int:
@@ -121,9 +122,7 @@ def test_an_opening_is_told_once_however_many_see_it(broker: Broker) -> None:
 def test_who_died_while_it_told_is_followed_by_another(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TELLING", 0.05)
     assert broker.issues.announce("a1|ann", 0.0)
-    deadline = time.monotonic() + 30
-    while not broker.issues.announce("a1|ann", 0.0):
-        assert time.monotonic() < deadline
+    until(lambda: broker.issues.announce("a1|ann", 0.0))
 
 
 def test_what_is_gone_is_forgotten_and_new_when_it_comes_back(broker: Broker) -> None:

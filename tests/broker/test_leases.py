@@ -18,6 +18,7 @@ from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
 from tests.broker.conftest import Feed, make_broker
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -76,12 +77,6 @@ def test_a_lease_is_renewed_again_when_redis_is_back_after_a_longer_absence(
     server = own_redis()
     broker = Broker("p", connect(Settings(redis_url=server.url), retries=0), lease_ttl=0.3)
     lease = broker.leases.acquire("processors", "a")
-
-    def until(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
 
     with keeping(lease):
         # When Redis is away for longer than the client tries

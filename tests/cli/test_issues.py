@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from conduit_tasks.errors import ConfigError
 from tests.cli.test_dead_letters import place
 from tests.delivery.shelf import Place, shelves
 from tests.micro_batch.harness import run_until_quiet, write_pipeline
+from tests.waiting import until
 
 __all__ = ["place", "shelves"]
 
@@ -86,14 +86,12 @@ def test_what_is_decided_stays_until_it_is_seen_again_or_its_time_is_over(place:
     assert {i["id"]: i["count"] for i in listed()}[refused] == 3
     # One that is muted for a while is open after it
     call("issues", "mute", "p", refused, "--for", "1ms")
-    deadline = time.monotonic() + 60
-    while refused not in [i["id"] for i in listed()]:
-        assert time.monotonic() < deadline
+    until(lambda: refused in [i["id"] for i in listed()])
     call("issues", "mute", "p", refused)
     assert "muted until opened" in call("issues", "list", "p", "--all", code=1).stdout
     call("issues", "mute", "p", refused, "--for", "7d")
-    (until,) = [i["decision"]["until"] for i in listed("--all") if i["id"] == refused]
-    said = f"muted until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M}"
+    (end,) = [i["decision"]["until"] for i in listed("--all") if i["id"] == refused]
+    said = f"muted until {datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}"
     assert said in call("issues", "list", "p", "--all", code=1).stdout
     assert refused not in [i["id"] for i in listed()]
     call("issues", "open", "p", refused)

@@ -31,6 +31,7 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.stack.ports import free_port
 from tests.connectors.tls import NEW_KEY
+from tests.waiting import until
 
 READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -87,10 +88,7 @@ class Kafka:
     def remove(self, topic: str) -> None:
         """Removes a topic, and waits until no broker lists it."""
         self.admin.delete_topics([topic])[topic].result(120)
-        deadline = time.monotonic() + 300
-        while topic in self.admin.list_topics(timeout=30).topics:
-            assert time.monotonic() < deadline, f"{topic} is still there"
-            time.sleep(0.05)
+        until(lambda: topic not in self.admin.list_topics(timeout=30).topics)
 
     def grow(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(120)
@@ -99,14 +97,13 @@ class Kafka:
     def _led(self, topic: str, partitions: int) -> None:
         """Waits until each partition has a leader that answers: a server says that a topic is made before it is."""
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
-        deadline = time.monotonic() + 300
-        while True:
+
+        def led() -> bool:
             # A new one each time: what a client knows of a topic it keeps for minutes.
             admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-            if all(answers(asked) for asked in admin.list_offsets(latest, request_timeout=10).values()):
-                return
-            assert time.monotonic() < deadline, f"{topic} has no leader"
-            time.sleep(0.05)
+            return all(answers(asked) for asked in admin.list_offsets(latest, request_timeout=10).values())
+
+        until(led, f"a leader of {topic}")
 
     def producer(self, **config: Any) -> Producer:
         dotted = {name.replace("_", "."): value for name, value in config.items()}
@@ -155,10 +152,7 @@ class Kafka:
         """Waits until no transaction is open on a topic."""
         partitions = self.admin.list_topics(topic, timeout=120).topics[topic].partitions
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in partitions}
-        deadline = time.monotonic() + 120
-        while not self._none_open(latest):
-            assert time.monotonic() < deadline, f"a transaction on {topic} is still open"
-            time.sleep(0.02)
+        until(lambda: self._none_open(latest), f"the end of the transaction on {topic}")
 
     def _none_open(self, latest: dict[TopicPartition, OffsetSpec]) -> bool:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 
 from benchmarks.postgres_server import PostgresServer
-from tests.delivery.fakes import wait_for
+from tests.waiting import until
 
 _NUMBERS = itertools.count()
 
@@ -42,7 +42,7 @@ class Database:
         whole = Database(self.server, "postgres")
         loaded = whole.run("SELECT pg_conf_load_time()")
         whole.run(*before, "SELECT pg_reload_conf()")
-        wait_for(lambda: whole.run("SELECT pg_conf_load_time()") != loaded)
+        until(lambda: whole.run("SELECT pg_conf_load_time()") != loaded)
 
     def confirmed(self, slot: str = "conduitslot") -> str:
         [(lsn,)] = self.run(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{slot}'")
@@ -64,7 +64,7 @@ def database(server: PostgresServer) -> Iterator[Database]:
             server.start()
         # Who is told to end has not ended yet, and keeps its slot until then.
         ending = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{made.name}'"
-        wait_for(lambda: not whole.run(ending))
+        until(lambda: not whole.run(ending))
         whole.run(
             f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{made.name}'",
             f"DROP DATABASE {made.name} WITH (FORCE)",

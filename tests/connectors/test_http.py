@@ -22,7 +22,8 @@ from conduit_tasks.record.record import Record
 from conduit_tasks.stack.ports import free_port
 from conduit_tasks.topology import Delivery
 from tests.connectors.receiving import ReceiverProcess
-from tests.delivery.fakes import FakePort, wait_for, work_of
+from tests.delivery.fakes import FakePort, work_of
+from tests.waiting import until
 
 RECORD = Record(b"42", "update", {"m": "1"}, b"key", {"n": 1}, {"n": 2})
 
@@ -291,7 +292,7 @@ def test_a_receiver_that_is_down_for_a_while_loses_nothing_and_sees_at_most_the_
 
     thread = threading.Thread(target=first)
     thread.start()
-    wait_for(lambda: target.summary()["accepted"] > 200)
+    until(lambda: target.summary()["accepted"] > 200)
     target.mode("down")
     down.set()
     thread.join(240)

@@ -33,7 +33,7 @@ from conduit_tasks.settings import forget
 from tests.connectors.kafka import Kafka
 from tests.faults.beside import Beside, Died
 from tests.faults.conftest import quick  # noqa: F401 - a fixture
-from tests.faults.parts import drive, until
+from tests.faults.parts import drive
 from tests.faults.parts import events as numbered
 from tests.faults.test_shards import deliver, lanes, sealed
 from tests.forked import Forked
@@ -41,6 +41,7 @@ from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import here, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import events
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -22,7 +22,8 @@ from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.topology import Delivery
 from tests.connectors.mariadb import MariadbServer
 from tests.connectors.mariadb_database import ORIGIN, MyDatabase, database
-from tests.delivery.fakes import FakePort, wait_for, work_of
+from tests.delivery.fakes import FakePort, work_of
+from tests.waiting import until
 
 
 def rows(records: Sequence[Record], first: int | None = None, pipeline: str = "p") -> Rows:
@@ -229,7 +230,7 @@ def test_a_deadlock_is_tried_again(mydb: MyDatabase) -> None:
     waits = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
 
     def meanwhile() -> None:
-        wait_for(lambda: mydb.run(waits)[0][1] == "1")
+        until(lambda: mydb.run(waits)[0][1] == "1")
         cursor.execute("UPDATE t SET v = 1 WHERE id = 1")
         other.commit()
 

@@ -12,7 +12,7 @@ from conduit_tasks.errors import ConfigError, Missing, SourceError
 from tests.connectors.mariadb import MariadbServer
 from tests.connectors.mariadb_database import MyDatabase, drain, step
 from tests.connectors.test_mysql_source import source
-from tests.delivery.fakes import wait_for
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("then", ["ALTER TABLE t ADD b int", "DROP TABLE t"])
@@ -129,7 +129,7 @@ def test_a_log_that_was_purged_is_missing_and_the_error_says_how_to_go_on(mydb: 
     mydb.run("INSERT INTO t VALUES (2)", "FLUSH BINARY LOGS")
     [(file, *_)] = mydb.run("SHOW MASTER STATUS")
     # A file that the server, or a reader that has just ended, still uses stays.
-    wait_for(lambda: mydb.run(f"PURGE BINARY LOGS TO '{file}'", "SHOW BINARY LOGS")[0][0] == file)
+    until(lambda: mydb.run(f"PURGE BINARY LOGS TO '{file}'", "SHOW BINARY LOGS")[0][0] == file)
     for by in (start[""], {**start[""], "gtid": ""}):
         made = source(mydb)
         made.pipeline, made.connector = "p", "in"
@@ -187,7 +187,7 @@ def test_a_replica_takes_over_by_gtid(mydb: MyDatabase, mariadb: MariadbServer) 
         found = step(source(mydb), start, Limit(records=3))
         assert found is not None
         rest_there, _ = drain(source(mydb), found[1])
-        wait_for(lambda: far.run("SELECT count(*) FROM t") == [(4,)])
+        until(lambda: far.run("SELECT count(*) FROM t") == [(4,)])
         rest, _ = drain(source(far), found[1])
         # Then it gives the same, with the same positions, and no more
         assert [(r.position, r.before, r.after) for r in rest] == [(r.position, r.before, r.after) for r in rest_there]

@@ -15,7 +15,7 @@ from conduit_tasks.connectors.postgres.connector import PostgresSource
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from tests.connectors.postgres_database import Database
 from tests.connectors.postgres_reading import drain, read, source
-from tests.delivery.fakes import wait_for
+from tests.waiting import until
 
 
 def test_a_slot_that_is_gone_anew_or_anothers_is_named(db: Database) -> None:
@@ -51,7 +51,7 @@ def test_a_slot_that_lost_its_log_is_named(db: Database) -> None:
         return bool(db.run(status) == [("lost",)])
 
     try:
-        wait_for(lost)
+        until(lost)
         with pytest.raises(SourceError, match="slot conduitslot lost log"):
             made.plan(position, Limit())
     finally:

@@ -34,7 +34,8 @@ from tests.connectors.postgres_database import Database
 from tests.connectors.test_delta import rows as numbered
 from tests.connectors.test_postgres_destination import change, opened, rows
 from tests.connectors.test_sql import ORIGIN, execute, rows_of, url  # noqa: F401 - a fixture
-from tests.delivery.fakes import FakePort, wait_for, work_of
+from tests.delivery.fakes import FakePort, work_of
+from tests.waiting import until
 
 
 def fresh(*payloads: Any) -> Rows:
@@ -156,7 +157,7 @@ def test_a_table_that_another_writer_made_wider_meanwhile_does_not_become_narrow
         cursor.execute("ALTER TABLE t ALTER v TYPE varchar(50)")
         writer = threading.Thread(target=out.write, args=(rows([change("create", {"id": 1, "v": "abcd"})]),))
         writer.start()
-        wait_for(lambda: db.run("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        until(lambda: db.run("SELECT 1 FROM pg_locks WHERE NOT granted"))
     # When that transaction ends
     other.commit()
     other.close()

@@ -21,8 +21,8 @@ from conduit_tasks.errors import SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.connectors import tap as script
-from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
+from tests.waiting import until
 
 TAP = f"{sys.executable} -I {script.__file__}"
 ORIGIN = Origin("p", "c", "")
@@ -292,7 +292,7 @@ def test_a_pipeline_reads_a_tap_micro_batch_by_micro_batch_registers_its_schema_
         return 94 in ids()
 
     # A source that failed is left alone for a second.
-    wait_for(arrived)
+    until(arrived)
     # Then everything is there, in order but for what was behind a STATE, which came again
     assert list(dict.fromkeys(ids())) == list(range(95))
     assert broker is not None

@@ -20,7 +20,7 @@ from conduit_tasks.connectors.singer.connector import SingerSource
 from conduit_tasks.errors import ConfigError, SourceError
 from tests.connectors import tap as script
 from tests.connectors.test_singer import ROW, TAP, fails, read, source, step
-from tests.delivery.fakes import wait_for
+from tests.waiting import until
 
 SECRET = "hunter2-is-secret"
 
@@ -128,11 +128,11 @@ def test_a_tap_and_what_it_started_end_with_the_process_that_reads(tmp_path: Pat
     )
     reader = subprocess.Popen([sys.executable, "-c", code])
     try:
-        wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         found = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         reader.send_signal(how)
         reader.wait(240)
-        wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in found))
+        until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in found))
     finally:
         reader.kill()
         reader.wait(240)

@@ -21,6 +21,7 @@ from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.connectors.moto_server import MotoServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("moto")
 
@@ -152,12 +153,9 @@ def test_messages_are_deleted_only_when_they_are_settled_and_twice_does_no_harm(
 def test_what_is_never_settled_is_handed_out_again_with_the_same_position(queue: Queue) -> None:
     queue.put("a", "b")
     first = receive(queue.source(**{"visibility-timeout": "3s"}))
-    deadline = time.monotonic() + 60
-    while not (again := receive(queue.source())).records:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert [r.position for r in again.records] == [r.position for r in first.records]
-    assert [r.id for r in again.records] == [r.id for r in first.records]
+    again = until(lambda: receive(queue.source()).records)
+    assert [r.position for r in again] == [r.position for r in first.records]
+    assert [r.id for r in again] == [r.id for r in first.records]
 
 
 def test_an_attempt_that_failed_gives_its_messages_back(queue: Queue) -> None:

@@ -15,8 +15,8 @@ from conduit_tasks.connectors.sqs.hidden import Hidden
 from conduit_tasks.errors import Unavailable
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_sqs_pipeline import Queue, numbers
-from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
+from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("moto")
 
@@ -137,7 +137,7 @@ def test_messages_whose_extension_was_throttled_are_extended_again_and_given_bac
     [message] = queue.client.receive_message(QueueUrl=url, VisibilityTimeout=3)["Messages"]
     hidden = Hidden(Throttled(), url, 3)
     hidden.add([message["ReceiptHandle"]])
-    wait_for(lambda: len(asked) >= 2)
+    until(lambda: len(asked) >= 2)
     hidden.close()
     hidden.give_back()
     assert (asked[0], asked[1], asked[-1]) == ({3}, {3}, {0})

@@ -27,9 +27,10 @@ from tests.faults.beside import Beside
 from tests.faults.conftest import quick  # noqa: F401 - a fixture
 from tests.faults.functions import hold
 from tests.faults.grouped import PIPELINE, WAITS, sealed
-from tests.faults.parts import drive, events, until
+from tests.faults.parts import drive, events
 from tests.faults.test_shards import beside, deliver  # noqa: F401 - a fixture
 from tests.micro_batch.harness import here, state, write_pipeline
+from tests.waiting import until
 
 HTTP = """        plugin: http
         settings: {url: "URL"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -259,10 +258,3 @@ class Tape(BatchDestination):
         self.tape.pop()
         self.tape += [(int(r.position), r.ordinal) for r in records]
         return {"length": len(self.tape)}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from conduit_tasks.delivery.lease_renewer import LeaseRenewer
 from conduit_tasks.errors import BrokerUnavailable, Fenced
-from tests.delivery.fakes import FakePort, wait_for
+from tests.delivery.fakes import FakePort
+from tests.waiting import until
 
 
 def test_a_lease_is_kept_through_a_broker_that_cannot_be_reached_for_a_while() -> None:
@@ -14,7 +15,7 @@ def test_a_lease_is_kept_through_a_broker_that_cannot_be_reached_for_a_while() -
     lost: list[BaseException] = []
     with LeaseRenewer(port, 0.001, lost.append) as renewer:
         # Then the lease is renewed after them as before them, and nobody is told that it is lost
-        wait_for(lambda: port.renewals > 9, 60)
+        until(lambda: port.renewals > 9, seconds=60)
         renewer.check()
     assert not lost
 
@@ -26,7 +27,7 @@ def test_a_lease_that_is_lost_is_told_once_and_not_asked_for_again() -> None:
     port.fail_at = lambda _: BrokerUnavailable("no connection") if port.renewals == 1 else error
     lost: list[BaseException] = []
     with LeaseRenewer(port, 0.001, lost.append) as renewer:
-        wait_for(lambda: bool(lost), 60)
+        until(lambda: bool(lost), seconds=60)
     assert lost == [error]
     assert renewer.error is error
     assert port.renewals == 2

@@ -13,7 +13,8 @@ from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, Unavailable
 from conduit_tasks.topology import UNTOLD, Delivery
-from tests.delivery.fakes import FOREVER, FakePort, Tape, Target, wait_for, work_of
+from tests.delivery.fakes import FOREVER, FakePort, Tape, Target, work_of
+from tests.waiting import until
 
 BUSY = Outcome("failed", "503 Service Unavailable", 503)
 
@@ -26,7 +27,7 @@ def test_what_is_sent_and_not_confirmed_stays_bounded_while_the_broker_is_slow()
 
     def slow(name: str) -> None:
         enough = min(8000, port.confirmed.count + 600)
-        wait_for(lambda: name != "confirm" or len(target.sends) >= enough)
+        until(lambda: name != "confirm" or len(target.sends) >= enough)
 
     port.fail_at = slow  # type: ignore[assignment]
     most = 0

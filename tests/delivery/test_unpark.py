@@ -16,10 +16,10 @@ from conduit_tasks.resend.waiting import Waiting
 from tests.delivery.shelf import Place, shelves  # noqa: F401 - a fixture
 from tests.delivery.test_parking import copies, parked
 from tests.delivery.test_redrive import send
-from tests.faults.parts import until
 from tests.fork import Fork
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import run_until_quiet
+from tests.waiting import until
 
 
 @pytest.mark.proves("X4", "I4")

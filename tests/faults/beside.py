@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.parts import until
 from tests.forked import Forked
 from tests.micro_batch.harness import here
+from tests.waiting import until
 
 
 class Died(Exception):

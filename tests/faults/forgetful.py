@@ -4,7 +4,6 @@ queue whose acks cannot be taken back."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import redis
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import payloads
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 
 class Forgetful:
@@ -26,10 +26,7 @@ class Forgetful:
     def log(self) -> bytes:
         """All that Redis has said so far: it holds back what it writes while the disk is at its last fsync."""
         with redis.Redis(unix_socket_path=str(self.server.socket)) as client:
-            deadline = time.monotonic() + 60
-            while client.info("persistence")["aof_buffer_length"]:
-                assert time.monotonic() < deadline, "Redis does not write its append-only file"
-                time.sleep(0.01)
+            until(lambda: not client.info("persistence")["aof_buffer_length"], "Redis to write its append-only file")
         return self._log.read_bytes()
 
     def put_back(self, log: bytes) -> None:

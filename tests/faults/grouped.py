@@ -15,9 +15,10 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from tests.faults.beside import Beside
 from tests.faults.functions import hold
-from tests.faults.parts import Receiver, until
+from tests.faults.parts import Receiver
 from tests.faults.test_shards import deliver
 from tests.micro_batch.harness import here, state, write_pipeline
+from tests.waiting import until
 
 UNCONFIRMED = 8
 PIPELINE = """

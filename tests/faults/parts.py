@@ -10,7 +10,6 @@ import sqlite3
 import ssl
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,24 +24,13 @@ from tests.faults.holding import serve
 from tests.forked import Forked, Program
 from tests.jvm import quick_options
 from tests.micro_batch.harness import run_once
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"CONDUIT_SMALL_RECORDS": "20000", "JAVA_HOME": "/nowhere"}
 """The environment of an application that does small work in its child process, and has no Java for anything else."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For httpx, which else reads the authorities of the machine at each request: 40 ms of CPU, while it is waited for."""
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
-    """Waits until `condition` is true and returns it; fails with `what` after `seconds`. Looks less often the longer it
-    takes: to look takes the CPU that what is waited for needs."""
-    deadline = time.monotonic() + seconds
-    pause = 0.02
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(pause)
-        pause = min(pause * 1.1, 0.1)
-    return found
 
 
 def events(folder: Path, count: int, start: int = 0, lane: str = "", **more: Any) -> list[dict[str, Any]]:

@@ -26,10 +26,11 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
 from tests.faults.beside import Beside
-from tests.faults.parts import drive, until
+from tests.faults.parts import drive
 from tests.faults.test_shards import deliver, lanes, sealed
 from tests.micro_batch.harness import here, state, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -21,12 +21,13 @@ from conduit_tasks.spark.server import answers
 from conduit_tasks.topology import UNTOLD
 from conduit_tasks.waits import still_running
 from tests.connect_server import SILENT, ConnectServer
-from tests.faults.parts import Application, Receiver, account, drive, events, until
+from tests.faults.parts import Application, Receiver, account, drive, events
 from tests.faults.test_deadly_record import PIPELINE as DEADLY
 from tests.faults.test_deadly_record import check, given
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
 from tests.faults.test_terminated import PATIENT, still
 from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.waiting import until
 
 Start = Callable[..., Application]
 LONG = "15"

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from conduit_tasks.cli.main import app
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.operate.status import snapshot
-from tests.faults.parts import Receiver, account, dead_letters, drive, events, until
+from tests.faults.parts import Receiver, account, dead_letters, drive, events
 from tests.micro_batch.harness import look, payloads, run_once, state, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -16,8 +16,9 @@ from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import forget
 from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import hold
-from tests.faults.parts import SMALL, Application, Receiver, account, drive, events, table, until
+from tests.faults.parts import SMALL, Application, Receiver, account, drive, events, table
 from tests.micro_batch.harness import here, lines, payloads, state, write_pipeline
+from tests.waiting import until
 
 COUNT, IN_FLIGHT = 1_500, 16
 PIPELINE = """

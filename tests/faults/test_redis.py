@@ -14,9 +14,10 @@ from conduit_tasks.application import app
 from conduit_tasks.settings import forget
 from conduit_tasks.topology import UNTOLD
 from tests.faults.forgetful import Forgetful
-from tests.faults.parts import Receiver, account, drive, events, until
+from tests.faults.parts import Receiver, account, drive, events
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 COUNT, IN_FLIGHT = 2_000, 16
 PIPELINE = """

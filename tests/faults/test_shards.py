@@ -21,9 +21,10 @@ from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.recorded import ledger
 from conduit_tasks.settings import settings
 from tests.faults.beside import Beside
-from tests.faults.parts import Receiver, drive, events, until
+from tests.faults.parts import Receiver, drive, events
 from tests.micro_batch.harness import deliver_again, here, run_once, state, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.parts import Application, Receiver, drive, until
+from tests.faults.parts import Application, Receiver, drive
 from tests.faults.test_shards import all_there, lanes, pipeline, sealed
 from tests.jvm import quick_options
 from tests.micro_batch.harness import state
+from tests.waiting import until
 
 TASKS = 3
 BOUND = TASKS * (8 + 2_000)

@@ -22,10 +22,11 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from conduit_tasks.topology import UNTOLD
 from tests.faults.beside import Beside, Died
-from tests.faults.parts import Receiver, drive, events, until
+from tests.faults.parts import Receiver, drive, events
 from tests.faults.test_shards import WINDOW, all_there, beside, deliver, lanes, pipeline, sealed
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 __all__ = ["beside"]
 

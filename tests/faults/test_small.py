@@ -20,9 +20,10 @@ from conduit_tasks.settings import forget
 from conduit_tasks.topology import UNTOLD
 from conduit_tasks.waits import still_running
 from tests.faults.functions import hold
-from tests.faults.parts import SMALL, Application, Receiver, account, drive, events, table, until
+from tests.faults.parts import SMALL, Application, Receiver, account, drive, events, table
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_read, until_sealed
 from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+from tests.waiting import until
 
 Start = Callable[..., Application]
 PIPELINE = """

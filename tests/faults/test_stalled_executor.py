@@ -20,9 +20,10 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.spark.submit import launch
-from tests.faults.parts import Receiver, account, drive, events, until
+from tests.faults.parts import Receiver, account, drive, events
 from tests.jvm import quick_executors
 from tests.micro_batch.harness import here, write_pipeline
+from tests.waiting import until
 
 EVENTS, FIRST, UNCONFIRMED = 600, 60, 8
 """Of them, those that the first attempt sends at least, and those that may be on their way."""

@@ -14,8 +14,9 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.topology import UNTOLD
-from tests.faults.parts import Receiver, account, dead_letters, drive, events, until
+from tests.faults.parts import Receiver, account, dead_letters, drive, events
 from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -16,12 +16,13 @@ from conduit_tasks.micro_batch import read
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from tests.faults.parts import ROOT, events, until
+from tests.faults.parts import ROOT, events
 from tests.faults.silent import INCLUDE, PLUGINS, Server, serving
 from tests.forked import MODULES, Program
 from tests.micro_batch import harness
 from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import here, run_once, state, write_pipeline
+from tests.waiting import until
 
 TASKS = (
     *MODULES,
@@ -231,7 +232,7 @@ def test_a_forceful_stop_ends_a_call_that_gets_no_answer(place: Place, what: str
     file.write_text(program)
     process = Program([file], os.environ, ROOT, log, TASKS)
     try:
-        until(lambda: place.server.asked.is_set() or process.poll() is not None, "a call", 120)
+        until(lambda: place.server.asked.is_set() or process.poll() is not None, "a call", seconds=120)
         assert process.poll() is None, log.read_text()
         children = psutil.Process(process.pid).children(recursive=True)
         # When the pipeline is stopped by force

@@ -13,8 +13,9 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.waits import still_running
-from tests.faults.parts import SMALL, Application, events, until
+from tests.faults.parts import SMALL, Application, events
 from tests.micro_batch.harness import here, state, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -13,9 +13,10 @@ from conduit_tasks.exit_codes import ENDED
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import held, hold
-from tests.faults.parts import SMALL, Application, Receiver, drive, events, until
+from tests.faults.parts import SMALL, Application, Receiver, drive, events
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
 from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.waiting import until
 
 PATIENT = Path(__file__).with_name("patient.py")
 

@@ -19,9 +19,10 @@ from conduit_tasks.operate.status import snapshot
 from conduit_tasks.settings import settings
 from tests.faults.beside import Beside
 from tests.faults.grouped import all_there, broker, changed, pipeline, sealed
-from tests.faults.parts import Receiver, events, until
+from tests.faults.parts import Receiver, events
 from tests.faults.test_shards import Hanging, beside, deliver, hanging
 from tests.micro_batch.harness import deliver_again, here, run_once
+from tests.waiting import until
 
 __all__ = ["beside", "broker", "hanging"]
 

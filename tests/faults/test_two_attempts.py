@@ -18,9 +18,10 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.topology import UNTOLD
-from tests.faults.parts import Receiver, drive, events, until
+from tests.faults.parts import Receiver, drive, events
 from tests.forked import Forked
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -13,9 +13,10 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from tests.faults.parts import Receiver, account, drive, events, table, until
+from tests.faults.parts import Receiver, account, drive, events, table
 from tests.forked import Forked
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from conduit_tasks.redis_client.connection import Client, connect
 from conduit_tasks.settings import Settings, forget
 from tests.forked import CONDUIT, ROOT, Program
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 TOKEN = "correct-horse"
 PIPELINE = """
@@ -136,14 +136,6 @@ class GatewayProcess:
 def event(n: int, **attributes: Any) -> dict[str, Any]:
     """A CloudEvent in JSON with number `n`."""
     return {"specversion": "1.0", "id": f"e{n}", "source": "/test", "type": "made", "data": {"n": n}, **attributes}
-
-
-def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
-    return found
 
 
 def write_pipeline(home: Path, id: str = "p", **settings: Any) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from conduit_tasks.gateway.accept import network_of
 from tests.connectors.tls import Authority
-from tests.gateway.conftest import GatewayProcess, until, write_pipeline
+from tests.gateway.conftest import GatewayProcess, write_pipeline
 from tests.gateway.test_doors import HEAD, answer, connected
+from tests.waiting import until
 
 SOUND = HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\n{}"
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.gateway.event import unpack
-from tests.gateway.conftest import TOKEN, GatewayProcess, until, write_pipeline
+from tests.gateway.conftest import TOKEN, GatewayProcess, write_pipeline
 from tests.gateway.test_doors import HEAD, LIMITS, MIB, ROOM, SECRET, answer, answers, connected, pour, resident
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 ENDLESS = {

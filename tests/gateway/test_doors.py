@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from conduit_tasks.gateway.pipe import LANES
 from conduit_tasks.redis_client.connection import Client
 from tests.fuzz.hostile import damaged, fuzzed
-from tests.gateway.conftest import TOKEN, GatewayProcess, event, until, write_pipeline
+from tests.gateway.conftest import TOKEN, GatewayProcess, event, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 Stored = Callable[..., list[bytes]]
 

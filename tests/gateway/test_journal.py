@@ -20,10 +20,11 @@ from conduit_tasks.gateway.journal import Journal, JournaledStore
 from conduit_tasks.gateway.store import REPEATED, REPLAYED, SETTLING, UNSETTLED, Budget, Chunk, Held, IngestStore
 from conduit_tasks.gateway.verify import LEEWAY, REPEAT, REPLAY, Mark
 from conduit_tasks.redis_client.connection import Client
-from tests.gateway.conftest import GatewayProcess, event, until
+from tests.gateway.conftest import GatewayProcess, event
 from tests.gateway.test_kills import PRODUCERS, Producer
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 AMPLE = Budget(1_000_000, 1 << 30)
 PIPELINE = """

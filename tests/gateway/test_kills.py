@@ -16,8 +16,9 @@ from conduit_tasks.gateway.event import split, unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.redis_client.connection import connect
 from conduit_tasks.settings import Settings
-from tests.gateway.conftest import GatewayProcess, event, until, write_pipeline
+from tests.gateway.conftest import GatewayProcess, event, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 PRODUCERS = 4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from conduit_tasks.stack.ports import free_port
 from tests.gateway.conftest import GatewayProcess, write_pipeline
 from tests.metrics.test_otlp import collecting, labels
 from tests.metrics.test_state import figures
+from tests.waiting import until
 
 
 def test_requests_and_events_are_counted_apart_from_what_producers_see(
@@ -42,10 +42,7 @@ def test_the_same_figures_are_sent_by_otlp_and_a_last_time_when_it_stops(
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         gateway = serving("--otlp-every", "0.2")
-        deadline = time.monotonic() + 60
-        while not collector.bodies:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: collector.bodies)
         assert collector.read()["conduit.gateway_ready"].gauge.data_points[0].as_double == 1
         assert gateway.post({"n": 1}).status == 202
         assert gateway.stop() == 0

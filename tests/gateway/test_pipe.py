@@ -20,8 +20,9 @@ from conduit_tasks.gateway.store import Budget, Held, IngestStore
 from conduit_tasks.pipes.base import Message
 from conduit_tasks.pipes.registry import PIPES
 from conduit_tasks.redis_client.connection import Client
-from tests.gateway.conftest import Answer, GatewayProcess, event, until, write_pipeline
+from tests.gateway.conftest import Answer, GatewayProcess, event, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 AMPLE = Budget(1_000_000, 1 << 30)
 NAMES = ("monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.trial.events import Producer
-from tests.gateway.conftest import TOKEN, GatewayProcess, until, write_pipeline
+from tests.gateway.conftest import TOKEN, GatewayProcess, write_pipeline
+from tests.waiting import until
 
 
 def test_it_counts_an_event_only_when_the_gateway_took_it(

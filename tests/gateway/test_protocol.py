@@ -13,7 +13,7 @@ import uvicorn
 
 from conduit_tasks.gateway.limits import Limits
 from conduit_tasks.gateway.protocol import LATE, bounded
-from tests.gateway.conftest import until
+from tests.waiting import until
 
 TIMEOUT = 0.3
 ANSWER = b"HTTP/1.1 200 OK\r\n"

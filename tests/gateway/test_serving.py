@@ -19,8 +19,9 @@ from conduit_tasks.gateway import serve
 from conduit_tasks.gateway.commit import PATIENCE
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.settings import settings
-from tests.gateway.conftest import TOKEN, Answer, GatewayProcess, event, until, write_pipeline
+from tests.gateway.conftest import TOKEN, Answer, GatewayProcess, event, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 Serving = Callable[..., GatewayProcess]
 Stored = Callable[..., list[bytes]]

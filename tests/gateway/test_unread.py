@@ -13,7 +13,7 @@ import uvicorn
 
 from conduit_tasks.gateway.limits import Limits
 from conduit_tasks.gateway.protocol import bounded
-from tests.gateway.conftest import until
+from tests.waiting import until
 
 SMALL = 4 << 10
 """Bytes that the machine is to keep for a socket: what it keeps, the gateway does not see."""
@@ -84,9 +84,9 @@ def test_a_connection_is_cut_whose_client_does_not_read(server: Server, size: in
     # Given a client that asks and never reads: the answer waits, also where the server has closed the connection
     with server.connect() as client:
         client.sendall(asks(size, *headers))
-        until(lambda: server.answered, 30)
+        until(lambda: server.answered, seconds=30)
         # Then it is cut while the client stays
-        until(lambda: not server.connections, 30)
+        until(lambda: not server.connections, seconds=30)
 
 
 def test_a_client_that_asks_again_and_again_and_never_reads_is_cut(server: Server) -> None:
@@ -95,7 +95,7 @@ def test_a_client_that_asks_again_and_again_and_never_reads_is_cut(server: Serve
         with suppress(OSError):
             while True:
                 client.sendall(asks(100) * 10)
-        until(lambda: not server.connections, 30)
+        until(lambda: not server.connections, seconds=30)
 
 
 @pytest.mark.parametrize("server", [600.0], indirect=True)

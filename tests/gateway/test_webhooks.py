@@ -21,8 +21,9 @@ from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.redis_client.connection import Client
-from tests.gateway.conftest import Answer, GatewayProcess, event, until, write_pipeline
+from tests.gateway.conftest import Answer, GatewayProcess, event, write_pipeline
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 Serving = Callable[..., GatewayProcess]
 Stored = Callable[..., list[bytes]]

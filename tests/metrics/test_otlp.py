@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,6 +16,7 @@ import pytest
 from conduit_tasks.metrics.histogram import BOUNDS
 from tests.forked import CONDUIT, Program
 from tests.metrics.test_state import ran  # noqa: F401 - a fixture
+from tests.waiting import until
 
 
 def metrics(log: Path, *options: str) -> Program:
@@ -110,11 +110,8 @@ def test_they_are_sent_again_and_again_and_a_last_time_when_told_to_stop(
     collector.status = 400
     sending = metrics(tmp_path / "said.log", "--otlp-every", "0.2")
     try:
-        deadline = time.monotonic() + 60
-        while len(collector.bodies) < 2:
-            assert time.monotonic() < deadline
-            assert sending.poll() is None
-            time.sleep(0.05)
+        until(lambda: len(collector.bodies) >= 2 or sending.poll() is not None)
+        assert sending.poll() is None
         # What a collector refuses once is made up for: counts are cumulative
         collector.status = 200
         before = len(collector.bodies)

@@ -17,10 +17,10 @@ from conduit_tasks.micro_batch import course, draining, pipeline_file, work_thro
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.operate.control import force_stop, stop
-from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_whole import TWO, events
+from tests.waiting import until
 
 COLOURED = TWO.replace("settle: 0s", "settle: 0s, cloudevents.subject: '{{ .Payload.After.colour }}'")
 
@@ -62,7 +62,7 @@ def test_what_comes_while_a_run_is_under_way_is_delivered_by_it(home: Path) -> N
     rows = events(home / "data", "a.jsonl", 0, 200)
 
     def more() -> None:
-        wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
+        until(lambda: bool(payloads(home / "out/all.jsonl")))
         rows.extend(events(home / "data", "b.jsonl", 200, 100))
 
     play("p", run_all=held_at(3, lambda: len(rows) == 300), meanwhile=more)
@@ -110,7 +110,7 @@ def test_a_slow_destination_does_not_keep_the_next_micro_batch_from_being_read(h
         return [function(piece) for piece in pieces]
 
     def watch() -> None:
-        wait_for(lambda: len(payloads(home / "out/all.jsonl")) == len(rows))
+        until(lambda: len(payloads(home / "out/all.jsonl")) == len(rows))
         others_done.set()
 
     play("p", run_all=slow, meanwhile=watch)
@@ -230,7 +230,7 @@ def held_at(number: int, condition: Callable[[], bool]) -> Callable[..., list[An
         if threading.current_thread().name == "sources.in":
             jobs.append("one")
             if len(jobs) == number:
-                wait_for(condition)
+                until(condition)
         return [function(piece) for piece in pieces]
 
     return run_all
@@ -264,7 +264,7 @@ def test_a_graceful_stop_in_the_middle_delivers_what_is_read_and_reads_no_more(h
     said: list[Any] = []
 
     def interrupt() -> None:
-        wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
+        until(lambda: bool(payloads(home / "out/all.jsonl")))
         said.append(stop("p", deadline=240))
 
     with closing(state("p")) as broker:
@@ -290,7 +290,7 @@ def test_a_file_that_changes_in_the_middle_ends_the_run_and_the_next_works_with_
     changed = threading.Event()
 
     def change() -> None:
-        wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
+        until(lambda: bool(payloads(home / "out/all.jsonl")))
         write_pipeline(
             home, "p", COLOURED.replace("out/red", "out/scarlet").replace("max-records: 40", "max-records: 900")
         )

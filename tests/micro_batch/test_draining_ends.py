@@ -19,8 +19,9 @@ from conduit_tasks.micro_batch.plan import Next, plan_run
 from conduit_tasks.micro_batch.work_needed import awaited
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, patient, play  # noqa: F401 - a fixture
-from tests.micro_batch.test_draining import COLOURED, PROCESSED, wait_for
+from tests.micro_batch.test_draining import COLOURED, PROCESSED
 from tests.micro_batch.test_whole import TWO, events
+from tests.waiting import until
 
 AT_ONCE = "    error-recovery: {min-delay: 1ms, max-delay: 1ms}\n    connectors:"
 
@@ -157,7 +158,7 @@ def test_a_redis_that_forgets_the_run(home: Path, how: str) -> None:
     rows = events(home / "data", "a.jsonl", 0, 400)
 
     def forget() -> None:
-        wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
+        until(lambda: bool(payloads(home / "out/all.jsonl")))
         broker = state("p")
         if how == "forgotten":
             broker.redis.delete(broker.keys.under_way, broker.keys.bell)
@@ -211,7 +212,7 @@ def test_what_is_delivered_between_two_looks_ends_no_run(home: Path, monkeypatch
         looked.append(1)
         if len(looked) == 3:
             broker = context.broker
-            wait_for(lambda: len(set(broker.deliveries.cursors(["all", "red"]))) == 1)
+            until(lambda: len(set(broker.deliveries.cursors(["all", "red"]))) == 1)
             return Next(None, "the lag budget is used up", looked=False, budget=True)
         return own(context, limits)
 

@@ -18,10 +18,10 @@ from conduit_tasks.micro_batch.plan import PlanResult, plan_run
 from conduit_tasks.operate.control import stop
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import patient  # noqa: F401 - a fixture
-from tests.micro_batch.test_draining import wait_for
 from tests.micro_batch.test_handing_over import Run, out
 from tests.micro_batch.test_lasting import NODES, STREAM
 from tests.micro_batch.test_whole import events
+from tests.waiting import until
 
 
 def ready(run: str) -> bool:
@@ -54,7 +54,7 @@ def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(
 ) -> None:
     monkeypatch.setattr(plan, "ENDING", 0.5)
     one, began = Run("one", limit=15.0), time.monotonic()
-    wait_for(lambda: ready("one"))
+    until(lambda: ready("one"))
     time.sleep(max(0.0, began + 8.0 - time.monotonic()))
     # When the next run is planned, then it finds nothing to do
     found = planned("two", limit=15.0)
@@ -64,7 +64,7 @@ def test_a_run_to_which_nothing_came_goes_on_past_its_limit_and_no_other_begins(
     time.sleep(max(0.0, began + 20.0 - time.monotonic()))
     assert one.played is None
     rows = events(idle / "data", "a.jsonl", 0, 30)
-    wait_for(lambda: out(idle) == 30)
+    until(lambda: out(idle) == 30)
     assert ready("one")
     # And the next one takes over
     assert planned("three").work
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_ends_by_the_limit_that_counts_from_then(
 ) -> None:
     monkeypatch.setattr(plan, "ENDING", 0.5)
     one = Run("one", limit=15.0)
-    wait_for(lambda: ready("one"))
+    until(lambda: ready("one"))
     at = time.monotonic()
     assert not planned("two", limit=15.0).work
     assert "lasted 15 s" in str(one.ended().said["sources.in"])
@@ -128,7 +128,7 @@ def nothing_may_be_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def something_came(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events(home / "data", "a.jsonl", 0, 30)
-    wait_for(lambda: out(home) == 30)
+    until(lambda: out(home) == 30)
 
 
 def a_node_is_gone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_the_next_run_begins_where_the_one_before_is_not_idle_or_not_whole(
     idle: Path, monkeypatch: pytest.MonkeyPatch, why: Callable[[Path, pytest.MonkeyPatch], None]
 ) -> None:
     one = Run("one")
-    wait_for(lambda: ready("one"))
+    until(lambda: ready("one"))
     why(idle, monkeypatch)
     assert planned("two").work
     ended(one)
@@ -173,7 +173,7 @@ def test_the_next_run_begins_where_the_one_before_is_not_idle_or_not_whole(
 def test_a_run_that_is_cleared_begins_although_nothing_has_come(idle: Path, run: str) -> None:
     """Given one that is cleared as a whole, itself or an older one: its tasks have work of their own."""
     one = Run("one")
-    wait_for(lambda: ready("one"))
+    until(lambda: ready("one"))
     # By its second attempt (`airflow/tasks.py`) or because it is the one under way
     assert planned(run, limit=300.0 if run == "one" else 0.0).work
     ended(one)
@@ -186,7 +186,7 @@ def test_a_run_that_has_begun_and_is_not_ready_is_taken_over(idle: Path) -> None
 
 def test_a_source_that_cannot_be_asked_is_left_to_the_next_run(idle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Run("one")
-    wait_for(lambda: ready("one"))
+    until(lambda: ready("one"))
 
     def fails(*_: object) -> list[object]:
         raise SourceError("the disk is gone")

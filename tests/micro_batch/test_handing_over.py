@@ -22,9 +22,9 @@ from conduit_tasks.operate.control import stop
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, all_at_work, patient, play  # noqa: F401 - a fixture
-from tests.micro_batch.test_draining import wait_for
 from tests.micro_batch.test_lasting import NODES, STREAM
 from tests.micro_batch.test_whole import events
+from tests.waiting import until
 
 
 class Feed:
@@ -87,13 +87,13 @@ def test_runs_hand_over_to_each_other_while_events_come_all_in_order_and_none_tw
         runs = [Run("run-0")]
         for n in range(1, 5):
             before = out(home)
-            wait_for(lambda before=before: out(home) > before + 20)
+            until(lambda before=before: out(home) > before + 20)
             # When the next one begins, then the one before ends by itself, and none is to follow it
             runs.append(Run(f"run-{n}"))
             ended = runs[-2].ended()
             assert not ended.again
             assert {state for node, state in ended.states.items()} == {"success"}, ended
-    wait_for(lambda: out(home) >= len(feed.rows))
+    until(lambda: out(home) >= len(feed.rows))
     stop("p", deadline=240)
     runs[-1].ended()
     all_is_there(home, feed.rows)
@@ -108,16 +108,16 @@ def test_a_run_works_on_until_the_next_one_is_ready(home: Path) -> None:
 
     with Feed(home) as feed:
         one = Run("one")
-        wait_for(lambda: out(home) > 10)
+        until(lambda: out(home) > 10)
         # Given a next run whose applications take their time to start
         two = Run("two", warm=slow_start)
-        wait_for(lambda: all_at_work("two", NODES))
+        until(lambda: all_at_work("two", NODES))
         before = out(home)
-        wait_for(lambda: out(home) > before + 10)
+        until(lambda: out(home) > before + 10)
         assert one.played is None
         starts.set()
         one.ended()
-    wait_for(lambda: out(home) >= len(feed.rows))
+    until(lambda: out(home) >= len(feed.rows))
     stop("p", deadline=240)
     two.ended()
     all_is_there(home, feed.rows)
@@ -130,20 +130,20 @@ def test_a_successor_that_is_killed_before_it_is_ready_holds_nothing_up(
     write_pipeline(home, "p", STREAM)
     with Feed(home) as feed:
         one = Run("one")
-        wait_for(lambda: out(home) > 10)
+        until(lambda: out(home) > 10)
         # When the next run has planned, and some of its tasks have begun, and is killed
         assert plan_run("p", "two").work
         broker = state("p")
         broker.runs.tell_at_work("two", "sources.in", 0.5, begins=True)
         broker.close()
         before = out(home)
-        wait_for(lambda: out(home) > before + 20)
+        until(lambda: out(home) > before + 20)
         # Then the one after that takes over
         three = Run("three")
         one.ended()
         before = out(home)
-        wait_for(lambda: out(home) > before + 10)
-    wait_for(lambda: out(home) >= len(feed.rows))
+        until(lambda: out(home) > before + 10)
+    until(lambda: out(home) >= len(feed.rows))
     stop("p", deadline=240)
     three.ended()
     all_is_there(home, feed.rows)
@@ -157,7 +157,7 @@ def test_a_run_whose_successor_never_gets_ready_ends_and_frees_its_slots(
     (home / "data").mkdir(exist_ok=True)
     rows = events(home / "data", "a.jsonl", 0, 30)
     one = Run("one")
-    wait_for(lambda: out(home) == 30)
+    until(lambda: out(home) == 30)
     # Given a next run for which no slot is free
     assert plan_run("p", "two").work
     ended = one.ended()
@@ -165,7 +165,7 @@ def test_a_run_whose_successor_never_gets_ready_ends_and_frees_its_slots(
     rows += events(home / "data", "b.jsonl", 30, 30)
     # When its nodes begin, then they go on, and wait for none of the run before
     two = Run("two")
-    wait_for(lambda: out(home) == 60)
+    until(lambda: out(home) == 60)
     stop("p", deadline=240)
     two.ended()
     all_is_there(home, rows)
@@ -191,9 +191,9 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
 
     rows = events(home / "data", "a.jsonl", 0, 30)
     one = Run("one", run_all=slow)
-    wait_for(lambda: out(home) == 30)
+    until(lambda: out(home) == 30)
     two = Run("two")
-    wait_for(lambda: all_at_work("two", NODES))
+    until(lambda: all_at_work("two", NODES))
     # For longer than its lease would last without being renewed
     time.sleep(7.0)
     assert one.played is None
@@ -201,7 +201,7 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
     goes_on.set()
     assert one.ended().states["destinations.red"] == "success"
     rows += events(home / "data", "b.jsonl", 30, 30)
-    wait_for(lambda: out(home) == 60)
+    until(lambda: out(home) == 60)
     stop("p", deadline=240)
     assert two.ended().states["destinations.red"] == "success"
     all_is_there(home, rows)
@@ -238,13 +238,13 @@ def test_a_destination_that_is_down_ends_once_the_next_run_has_taken_over_from_i
 
     # Given a run whose destination has delivered something, and is then down
     one = Run("one", run_all=refused)
-    wait_for(lambda: len(payloads(home / "out/red.jsonl")) == len([r for r in rows if r["colour"] == "red"]))
+    until(lambda: len(payloads(home / "out/red.jsonl")) == len([r for r in rows if r["colour"] == "red"]))
     down.set()
     rows += events(home / "data", "b.jsonl", 30, 30)
-    wait_for(lingers.is_set)
+    until(lingers.is_set)
     # When the next one takes over from it, and keeps at it
     two = Run("two")
-    wait_for(lambda: payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"])
+    until(lambda: payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"])
     goes_on.set()
     # Then it ends in good order, long before it would be tried again or its successor's lease could lapse
     ended = one.ended(60.0)
@@ -297,7 +297,7 @@ def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path) -> None
             broker.leases.acquire(node, context.owner, ttl=1.0)
         # When the next one begins
         two = Run("two")
-        wait_for(lambda: out(home) == 40)
+        until(lambda: out(home) == 40)
     stop("p", deadline=240)
     two.ended()
     all_is_there(home, rows)
@@ -312,9 +312,9 @@ def test_a_graceful_stop_in_the_hand_over_ends_both(home: Path) -> None:
 
     with Feed(home) as feed:
         one = Run("one")
-        wait_for(lambda: out(home) > 10)
+        until(lambda: out(home) > 10)
         two = Run("two", warm=slow_start)
-        wait_for(lambda: all_at_work("two", NODES))
+        until(lambda: all_at_work("two", NODES))
         stop("p", deadline=240)
         held.set()
         one.ended()
@@ -328,11 +328,11 @@ def test_a_run_that_is_started_by_hand_leaves_the_one_that_lasts_alone(home: Pat
     write_pipeline(home, "p", STREAM)
     with Feed(home):
         one = Run("one")
-        wait_for(lambda: out(home) > 10)
+        until(lambda: out(home) > 10)
         assert play("p", "by hand", by_hand=True).idle
         assert play("p", "bounded", limits={"max-records": 3}).idle
         before = out(home)
-        wait_for(lambda: out(home) > before)
+        until(lambda: out(home) > before)
         stop("p", deadline=240)
     one.ended()
 

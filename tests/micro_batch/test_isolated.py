@@ -20,10 +20,10 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.waits import still_running
-from tests.faults.parts import until
 from tests.micro_batch.handed_over import a_library_s, double, killed, lambda_, particular, raising
 from tests.micro_batch.harness import here, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import events
+from tests.waiting import until
 
 ways = pytest.mark.parametrize("forks", [True, False], ids=["fork", "new process"])
 

@@ -23,8 +23,9 @@ from conduit_tasks.micro_batch.wake import Look, Watch
 from conduit_tasks.operate.control import force_stop, start, stop, stop_destination
 from tests.micro_batch.harness import files_of, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import all_at_work, patient, play  # noqa: F401 - a fixture
-from tests.micro_batch.test_draining import COLOURED, wait_for
+from tests.micro_batch.test_draining import COLOURED
 from tests.micro_batch.test_whole import events
+from tests.waiting import until
 
 STREAM = COLOURED.replace("    connectors:", '    schedule: "@continuous"\n    connectors:')
 NODES = ["sources.in", "destinations.all", "destinations.red"]
@@ -45,7 +46,7 @@ def test_a_run_lasts_and_delivers_what_comes_within_its_time(home: Path) -> None
         # When something comes, again and again, each time after all is delivered
         for n in range(4):
             rows.extend(events(home / "data", f"{n}.jsonl", 10 * n, 10))
-            wait_for(delivered(home, rows))
+            until(delivered(home, rows))
         stop("p", deadline=240)
 
     # Then one run delivers it all, and each node of it was started once
@@ -79,7 +80,7 @@ def test_a_forceful_stop_ends_it_though_nothing_is_at_work(home: Path) -> None:
     (home / "data").mkdir(exist_ok=True)
 
     def end() -> None:
-        wait_for(lambda: all_at_work("run", NODES))
+        until(lambda: all_at_work("run", NODES))
         force_stop("p")
 
     played = play("p", meanwhile=end)
@@ -94,7 +95,7 @@ def test_a_changed_file_ends_it_though_nothing_is_at_work(home: Path, monkeypatc
     changed = STREAM.replace("max-records: 40", "max-records: 900")
 
     def change() -> None:
-        wait_for(lambda: all_at_work("run", NODES))
+        until(lambda: all_at_work("run", NODES))
         write_pipeline(home, "p", changed)
 
     played = play("p", meanwhile=change)
@@ -124,8 +125,8 @@ def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
     told: list[dict[str, Any]] = []
 
     def come() -> None:
-        wait_for(delivered(home, rows))
-        wait_for(lambda: bool(told))
+        until(delivered(home, rows))
+        until(lambda: bool(told))
         stop("p", deadline=240)
 
     play("p", meanwhile=come, progress=lambda name, fields: told.append(fields))
@@ -150,13 +151,13 @@ def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
     def come() -> None:
         for n in range(2):
             rows.extend(events(home / "data", f"{n}.jsonl", 18 * n, 18))
-            wait_for(delivered(home, rows))
+            until(delivered(home, rows))
             with closing(state("p")) as broker:
-                wait_for(lambda broker=broker: broker.positions.acked("in") == broker.positions.planned("in"))
-                wait_for(lambda n=n: len(list((home / ".conduit/spool/p").glob("0*"))) <= 3)
+                until(lambda broker=broker: broker.positions.acked("in") == broker.positions.planned("in"))
+                until(lambda n=n: len(list((home / ".conduit/spool/p").glob("0*"))) <= 3)
                 if left:  # Then as many keys and files are there after twice as many micro-batches
-                    wait_for(lambda broker=broker: broker.redis.dbsize() <= left[0][0] + 2)
-                    wait_for(lambda: kept() <= left[0][1] + 15)
+                    until(lambda broker=broker: broker.redis.dbsize() <= left[0][0] + 2)
+                    until(lambda: kept() <= left[0][1] + 15)
                 left.append((broker.redis.dbsize(), kept()))
         stop("p", deadline=240)
 
@@ -188,7 +189,7 @@ def test_a_destination_that_is_down_is_tried_again_by_the_same_run(home: Path, m
         return [function(piece) for piece in pieces]
 
     def watch() -> None:
-        wait_for(lambda: bool(payloads(home / "out/red.jsonl")))
+        until(lambda: bool(payloads(home / "out/red.jsonl")))
         stop("p", deadline=240)
 
     played = play("p", run_all=down, meanwhile=watch)
@@ -220,8 +221,8 @@ def test_a_run_that_hears_too_late_that_it_delivered_delivers_again_if_it_is_cle
         return answers
 
     def watch() -> None:
-        wait_for(lambda: drains.count("red") == 2)
-        wait_for(delivered(home, rows))
+        until(lambda: drains.count("red") == 2)
+        until(delivered(home, rows))
         stop("p", deadline=240)
 
     # When the run ends well, as nothing is left
@@ -238,10 +239,10 @@ def test_a_destination_that_is_stopped_and_started_goes_on_in_the_same_run(home:
     stop_destination("p", "red")
 
     def watch() -> None:
-        wait_for(delivered(home, rows))
+        until(delivered(home, rows))
         assert not payloads(home / "out/red.jsonl")
         start("p", "red")
-        wait_for(lambda: bool(payloads(home / "out/red.jsonl")))
+        until(lambda: bool(payloads(home / "out/red.jsonl")))
         stop("p", deadline=240)
 
     play("p", meanwhile=watch)
@@ -266,7 +267,7 @@ def test_a_node_that_failed_a_moment_ago_is_waited_for_in_the_run(home: Path) ->
     assert "destinations.red" in first.again
 
     def watch() -> None:
-        wait_for(lambda: bool(payloads(home / "out/red.jsonl")))
+        until(lambda: bool(payloads(home / "out/red.jsonl")))
         stop("p", deadline=240)
 
     play("p", "two", meanwhile=watch)

@@ -11,7 +11,7 @@ import pytest
 
 from conduit_tasks.errors import SparkLost
 from conduit_tasks.spark.connect import RETRIES, first_open
-from tests.faults.parts import until
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2, 3, 7, 8, 100, 1_000])

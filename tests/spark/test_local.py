@@ -22,7 +22,8 @@ from conduit_tasks.errors import LeaseHeld, SourceError
 from conduit_tasks.spark import keeper, local
 from conduit_tasks.spark.local import LocalExecutors, WorkerLost
 from conduit_tasks.waits import still_running
-from tests.faults.parts import ROOT, until
+from tests.faults.parts import ROOT
+from tests.waiting import until
 
 SOON = 240.0
 

@@ -19,10 +19,11 @@ from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
 from conduit_tasks.spark.submit import launch
 from conduit_tasks.spool.spool import Spool
-from tests.faults.parts import account, events, until
+from tests.faults.parts import account, events
 from tests.forking import as_of_a_task
 from tests.jvm import quick_executors
 from tests.micro_batch.harness import payloads, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """\
 version: "2.2"

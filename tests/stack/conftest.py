@@ -10,9 +10,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.ports import free_port
+from tests import waiting
 from tests.conftest import IDLE, SHARED
 from tests.jvm import shallow
+from tests.waiting import PATIENCE
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
-PATIENCE = 300.0
-"""Seconds any one step may take on a busy machine."""
+until = partial(waiting.until, pause=0.1, longest=1.0)
+"""Most conditions are questions to Airflow, which it answers with the cores that it needs for what is waited for."""
 
 
 @dataclass
@@ -216,17 +219,6 @@ def find_n(body: Any) -> int:
     if "n" in body:
         return int(body["n"])
     return find_n(body.get("payload", {}).get("after") or body["data"])
-
-
-def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Looks less often the longer it takes: most conditions are questions to Airflow, which it answers with the cores
-    that it needs for what is waited for."""
-    deadline = time.monotonic() + seconds
-    pause = 0.1
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(pause)
-        pause = min(pause * 1.2, 1.0)
 
 
 @pytest.fixture

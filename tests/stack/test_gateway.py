@@ -15,7 +15,8 @@ from conduit_tasks.stack.down import GRACE, ORDER
 from conduit_tasks.stack.environment import component_environment
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.ports import free_port
-from tests.gateway.conftest import until, write_pipeline
+from tests.gateway.conftest import write_pipeline
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from conduit_tasks.stack.processes import StackError
 from conduit_tasks.stack.up import end_left_behind
 from conduit_tasks.verify.server import own_redis
 from conduit_tasks.waits import still_running
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -235,13 +235,6 @@ def test_verifys_own_redis_starts_in_a_deep_folder(tmp_path: Path) -> None:
     folder.mkdir()
     with own_redis(folder) as url, client.Redis.from_url(url) as connection:
         assert connection.ping()
-
-
-def until(condition: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("name", "clean"), [("dag-processor", True), ("scheduler", False)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ import conduit_tasks.verify.processes
 import conduit_tasks.verify.workers  # noqa: F401
 from conduit_tasks.airflow.forked import Application
 from tests.fork import script
+from tests.waiting import until
 
 LIVE = """
 if __name__ == "__main__":  # and not of a worker
@@ -47,10 +47,14 @@ def verify(folder: Path) -> Iterator[Start]:
 
         def start(*how: str, servers: int) -> Application:
             process = stack.enter_context(script(LIVE, folder, "verify", *how))
-            # To look at every process of the machine takes longer: only once the sockets are there
-            until(lambda: process.poll() is not None or len(list(folder.rglob("redis.sock"))) >= servers)
-            assert process.poll() is None
-            assert len(running(folder, "redis-server")) == servers
+
+            def at_work() -> bool:
+                assert process.poll() is None
+                # To look at every process of the machine takes longer: only once the sockets are there
+                sockets = list(folder.rglob("redis.sock"))
+                return len(sockets) >= servers and len(running(folder, "redis-server")) == servers
+
+            until(at_work)
             return process
 
         yield start
@@ -100,13 +104,6 @@ def test_workers_and_servers_of_a_killed_verify_end(verify: Start, folder: Path)
     until(lambda: all(ended(worker) for worker in workers))
     # A moment after the worker whose server it is
     until(lambda: not running(folder))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def code_of(process: Application) -> int | None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.settings import forget
 from tests.connectors.standalone.programs import started_by
+from tests.waiting import until
 
 ORIGIN = Origin("p", "c", "")
 
@@ -37,7 +37,7 @@ def notes(home: Path, programs: Path) -> Iterator[Path]:
     yield path
     said = noted(path)
     left = [each[name] for each in said for name in ("pid", "child") if name in each]
-    wait_until(lambda: not any(alive(pid) for pid in left), f"processes {left} are left")
+    until(lambda: not any(alive(pid) for pid in left), f"the end of {left}")
 
 
 def noted(path: Path) -> list[dict[str, Any]]:
@@ -49,13 +49,6 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(condition: Any, said: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, said
-        time.sleep(0.02)
 
 
 def source(mode: str, notes: Path, **settings: str) -> Any:
@@ -100,7 +93,7 @@ def test_a_program_that_is_no_connector_says_why(
     path = started_by(programs, "strange", how)
     with pytest.raises(ConfigError, match=f"strange is no connector that can be run here: .*{says}"):
         registry.source_class("standalone:strange")({})
-    wait_until(lambda: not any(str(path) in each.cmdline() for each in mine()), "it is left")
+    until(lambda: not any(str(path) in each.cmdline() for each in mine()), "its end")
 
 
 def mine() -> list[psutil.Process]:
@@ -213,7 +206,7 @@ def test_a_destination_that_breaks_is_unavailable_and_what_it_acked_is_not_sent_
 
 def tell_acked(stream: Any, notes: Path) -> None:
     """Makes the file that the connector waits for before it dies, once two acks have come."""
-    wait_until(lambda: len(stream.written) == 2, "two acks did not come")
+    until(lambda: len(stream.written) == 2, "two acks")
     Path(f"{notes}.acked").touch()
 
 
@@ -286,14 +279,14 @@ def test_a_secret_that_a_connector_tells_is_hidden_in_its_errors_and_log(
     begin = read if side == "source" else opened
     with pytest.raises(ConduitError, match=r"no login as [*]{3}, nor to db://u:[*]{3}@h") as raised:
         begin(made)
-    wait_until(lambda: "no login as ***" in caplog.text, "no line came")
+    until(lambda: "no login as ***" in caplog.text, "a line")
     for form in (secret, quote(secret, safe="")):
         assert form not in f"{caplog.text} {raised.value}"
 
 
 def test_its_log_lines_become_ours(notes: Path, caplog: pytest.LogCaptureFixture) -> None:
     read(source("good", notes, count="2"))
-    wait_until(lambda: any("configured count=2" in each.getMessage() for each in caplog.records), "no line came")
+    until(lambda: any("configured count=2" in each.getMessage() for each in caplog.records), "a line")
     (line,) = (each for each in caplog.records if "configured" in each.getMessage())
     assert line.levelname == "WARNING"
     assert line.getMessage() == "standalone:odd: configured count=2"

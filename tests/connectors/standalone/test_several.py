@@ -22,9 +22,10 @@ from conduit_tasks.spool.told import Told
 from tests.connectors.standalone.test_breaking import alive
 from tests.connectors.standalone.test_pipelines import noted
 from tests.faults.beside import Beside
-from tests.faults.parts import drive, until
+from tests.faults.parts import drive
 from tests.faults.test_shards import deliver, sealed
 from tests.micro_batch.harness import state, write_pipeline
+from tests.waiting import until
 
 PIPELINE = """
 version: "2.2"

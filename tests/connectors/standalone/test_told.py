@@ -18,8 +18,8 @@ from conduit_tasks.spool.told import Told
 from tests.connectors.standalone.test_breaking import noted as noted_json
 from tests.connectors.standalone.test_breaking import notes, rows  # noqa: F401 - a fixture
 from tests.connectors.standalone.test_pipelines import counting, delivering, lines, noted, numbers
-from tests.faults.parts import until
 from tests.micro_batch.side_by_side import patient, play  # noqa: F401 - a fixture
+from tests.waiting import until
 
 AT_ONCE = "error-recovery: {min-delay: 1ms, max-delay: 1ms}"
 """Of a pipeline that is left alone for no while after a failure."""
@@ -39,7 +39,7 @@ def played(what: Callable[[], Any]) -> None:
         play("p", f"run-{time.monotonic_ns()}", retries=0)
         return None
 
-    until(held, "what the runs come to", 120)
+    until(held, "what the runs come to", seconds=120)
 
 
 def test_a_destination_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, programs: Path) -> None:
