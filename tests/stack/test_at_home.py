@@ -177,7 +177,8 @@ def test_the_examples_run(stack: Stack) -> None:
         login = {"login": USER, "password": load_secrets(Layout(stack.home))["password"]}
         connection = {"connection_id": "conduit_default", "conn_type": "http", "host": host, "port": int(port), **login}
         api.request("POST", "/connections", json=connection)
-        for dag in ("nightly", "report", "wait", "again"):
+        # The one that delivers comes last: while a DAG is paused, Airflow notes no events of assets for it
+        for dag in ("report", "wait", "again", "nightly"):
             until(lambda dag=dag: api.dag(dag))  # type: ignore[misc]
             api.request("PATCH", f"/dags/{dag}", json={"is_paused": False})
         # When the DAG runs of which the pipeline is a part: Airflow makes up for the last night
