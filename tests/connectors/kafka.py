@@ -219,6 +219,8 @@ class Kafka:
     def close(self) -> None:
         while self._closing:
             self._closing.pop()()
+        # The frame of a test that caught an error holds this until garbage is collected.
+        del self.admin
 
 
 def records(source: KafkaSource, slices: Sequence[Slice]) -> list[Record]:

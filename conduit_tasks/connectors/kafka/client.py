@@ -165,7 +165,7 @@ def error_of(error: Exception) -> Any:
     return error.args[0]
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """Returns librdkafka's message, in one line."""
     first = error.args[0] if error.args else error
     return str(first.str() if hasattr(first, "str") else first)

@@ -135,8 +135,11 @@ class Transactions:
         except Empty:
             raise Unavailable(f"kafka: {what}: no answer within {times * self._timeout:g} s") from None
         if error is not None:
-            with client.reaching(what):
-                raise error
+            try:
+                with client.reaching(what):
+                    raise error
+            finally:
+                del error  # which holds this frame, and so the producer
 
     def _abort(self) -> None:
         """Aborts the transaction, so that no reader waits for it. If the brokers do not get the abort, the next

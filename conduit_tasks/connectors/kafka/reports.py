@@ -41,7 +41,7 @@ class Reports:
         """Report of each message that was confirmed, None for the others."""
         self._failed: dict[int, tuple[Any, Any]] = {}
         """Error and report of each message that failed; the report is None if the client did not take the message."""
-        self._fatal: Exception | None = None
+        self._fatal: BaseException | None = None
 
     def topics(self) -> set[str]:
         """Returns the topics of the messages."""
@@ -85,8 +85,14 @@ class Reports:
         try:
             return int(producer.poll(seconds))
         except (KafkaException, SystemError) as error:
-            self._fatal = self._fatal or error
+            self._failed_for_good(error)
             return 1
+
+    def _failed_for_good(self, error: Exception) -> None:
+        """Keeps the first error; of one that came inside of a report, its cause. The client library never lets go of
+        such an error, nor this process, with the traceback, of the producer."""
+        cause = error.with_traceback(None).__cause__ or error
+        self._fatal = self._fatal or cause.with_traceback(None)
 
     def _waited(self, producer: Any, patience: float) -> int:
         """Waits for the reports of all messages in flight, and returns the number of those that are missing."""
@@ -95,7 +101,7 @@ class Reports:
             try:
                 missing = int(producer.flush(max(0.0, give_up - time.monotonic())))
             except (KafkaException, SystemError) as error:
-                self._fatal = self._fatal or error
+                self._failed_for_good(error)
                 if time.monotonic() < give_up:
                     continue
                 missing = len(producer)
