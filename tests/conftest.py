@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -314,7 +315,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.pluginmanager.register(Failures(config))
     if (folder := scratch.begin()) is not None:
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # After multiprocessing has removed what it has there
+        Finalize(None, shutil.rmtree, [folder, True], exitpriority=-1_000)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -25,12 +25,15 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.ports import free_port
-from tests import waiting
+from tests import forked, waiting
 from tests.conftest import IDLE, SHARED
+from tests.forked import Program
 from tests.jvm import shallow
 from tests.waiting import PATIENCE
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
+COMMAND = (*forked.MODULES, "conduit_tasks.cli.run", "conduit_tasks.cli.status", "conduit_tasks.stack.api")
+"""Modules of the commands that tests of the stack give."""
 until = partial(waiting.until, pause=0.1, longest=1.0)
 """Most conditions are questions to Airflow, which it answers with the cores that it needs for what is waited for."""
 
@@ -47,12 +50,18 @@ class Stack:
     """Held while a client is looked for: of two that threads made at once, one would never be closed."""
 
     def conduit(self, *arguments: str, code: int | None = 0) -> str:
-        """Runs the command; returns all it said."""
-        done = subprocess.run(
-            [CONDUIT, *arguments], env=self.environment, cwd=self.home, capture_output=True, text=True, check=False
-        )
-        said = done.stdout + done.stderr
-        assert code is None or done.returncode == code, said
+        """Runs the command; returns all it said. Forked from a process that has loaded it, unless it starts or stops
+        what the stack consists of."""
+        with tempfile.TemporaryDirectory(prefix="conduit-said-") as folder:
+            log = Path(folder) / "log"
+            if arguments[0] == "stack":
+                with log.open("wb") as out:
+                    command = [CONDUIT, *arguments]
+                    got = subprocess.call(command, env=self.environment, cwd=self.home, stdout=out, stderr=out)
+            else:
+                got = Program([forked.CONDUIT, *arguments], self.environment, self.home, log, COMMAND).wait()
+            said = log.read_text()
+        assert code is None or got == code, said
         return said
 
     def end(self) -> None:
