@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,39 @@ def test_records_that_are_refused_leave_no_client(kafka: Kafka) -> None:
     _, report = delivered(kafka, topic, records)
     assert report.counts.nacked == 10
     assert clients() == before
+
+
+def test_messages_that_the_client_does_not_take_cost_no_further_one(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, made = KafkaDestination._connected, []
+
+    def counted(self: KafkaDestination, config: Mapping[str, Any]) -> Any:
+        made.append(config)
+        return connect(self, config)
+
+    monkeypatch.setattr(KafkaDestination, "_connected", counted)
+    topic, records = kafka.topic(), refused(kafka)[1]
+    _, report = delivered(kafka, topic, records, batchBytes="3000")
+    assert (report.counts.delivered, report.counts.nacked, len(made)) == (90, 10, 1)
+    assert kafka.values(topic) == [b"%d" % n for n in range(100) if n % 10 != 3]
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_the_message_that_the_client_does_not_take_is_named_unless_another_one_fails(kafka: Kafka, once: bool) -> None:
+    topic, records = refused(kafka)
+    destination = opened(kafka, topic, batchBytes="6000")
+    for large, at in ((5, None), (2, 2), (2, 1)):
+        # Given one that is too large for the client, behind others; or also behind the first that is for the topic
+        given = [replace(one, after=b"x" * 9000) if n == large else one for n, one in enumerate(records[:8])]
+        first = 2 - at if at else 0
+        given = given[first:]
+        destination.open(None)
+        with pytest.raises(Refused) as caught:
+            destination.write(numbered(given, first + 1, destination=topic) if once else rows(given, first=first))
+        # Then it is known by its place in the write
+        assert caught.value.row == at
+    destination.close()
 
 
 def test_transactions_that_are_refused_leave_no_client(kafka: Kafka) -> None:

@@ -171,7 +171,8 @@ class KafkaDestination(BatchDestination):
         if not reports.complete:
             ids = ids or identities(rows)
             self._there.update(ids[wanted[n]] for n in reports.settled())
-            raise reports.error()
+            self._broken = reports.not_taken() is None
+            raise reports.error(wanted)
         self._there.difference_update(ids)
 
     def _begun(self, pipeline: str, destination: str, shard: ShardName | None) -> Transactions:
@@ -196,7 +197,7 @@ class KafkaDestination(BatchDestination):
                 reports = Reports(messages[known:])
                 self._send(self._transactions.producer, reports)
                 if not reports.complete:
-                    raise reports.error()
+                    raise reports.error(range(known, len(messages)))
 
     def _send(self, producer: Any, reports: Reports) -> None:
         try:

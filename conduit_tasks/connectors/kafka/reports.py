@@ -112,14 +112,25 @@ class Reports:
         """Whether every message was confirmed."""
         return None not in self._confirmed
 
-    def error(self) -> Refused | Unavailable:
-        """Returns the reason why they are not complete: Refused if messages are at fault, otherwise Unavailable."""
+    def not_taken(self) -> int | None:
+        """Returns the message that the client itself did not take, if nothing else went wrong: none behind it was sent,
+        and the producer may be used again."""
+        if self._fatal is not None or len(self._failed) != 1:
+            return None
+        ((n, (error, report)),) = self._failed.items()
+        taken = report is not None or None in self._confirmed[:n]
+        return None if taken or error.code() not in REFUSALS else n
+
+    def error(self, rows: Sequence[int]) -> Refused | Unavailable:
+        """Returns the reason why they are not complete: Refused if messages are at fault, otherwise Unavailable.
+        `rows`: of each message, among those of the write."""
         own = [e for _, (e, _) in sorted(self._failed.items()) if e.code() not in FOLLOWS]
         for error in own:
             if error.code() not in REFUSALS:
                 return Unavailable(f"kafka: {error.str()}")
         if own:
-            return Refused(f"kafka: {own[0].str()}")
+            at = self.not_taken()
+            return Refused(f"kafka: {own[0].str()}", row=None if at is None else rows[at])
         return Unavailable(f"kafka: {said(self._fatal)}" if self._fatal else "kafka: no report came in time")
 
     def settled(self) -> list[int]:
