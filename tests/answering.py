@@ -13,10 +13,12 @@ Respond = Callable[[str, Mapping[str, str], bytes], tuple[int, bytes]]
 
 
 @contextmanager
-def answering(respond: Respond) -> Iterator[str]:
-    """Yields the address of the server, which ends by a slash."""
+def answering(respond: Respond, protocol: str = "HTTP/1.0") -> Iterator[str]:
+    """Yields the address of the server, which ends by a slash. `protocol`: of HTTP/1.1, connections stay open."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = protocol
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             status, said = respond(f"{self.command} {self.path}", self.headers, body)

@@ -166,6 +166,15 @@ def anywhere(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("spark" if request.param == "plain" else "connected")
 
 
+@pytest.fixture
+def no_garbage_collected() -> Iterator[None]:
+    """What holds itself stays: only what nobody refers to is gone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def _compile_first(config: pytest.Config) -> None:
     """Imports the tests in an order of this worker's own, if it is to run all of them: in a fresh checkout each worker
     compiles a share of them, as pytest rewrites them, and finds what others have compiled by then."""

@@ -235,3 +235,5 @@ class _Thread:
                 answer.set_result(function())
             except BaseException as error:  # noqa: BLE001 - raised by `call`, which waits for it
                 answer.set_exception(error)
+            # While this waits for the next call, nothing of the last one is held.
+            del each, function, answer

@@ -77,15 +77,18 @@ class Attempts:
                 error = Unavailable(f"{self._work.node}: no connection within {self._options.timeout:g} s")
             except Unavailable as unavailable:
                 error = unavailable
-            if self._breaker is not None and self._breaker.failure(str(error)):
-                raise error
-            delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
-            if delay is None:
-                if self._options.on_unavailable == "wait":
+            try:
+                if self._breaker is not None and self._breaker.failure(str(error)):
                     raise error
-                # T7 literally: every send fails in the same way, and its record goes to the dead letters.
-                log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
-                return
+                delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
+                if delay is None:
+                    if self._options.on_unavailable == "wait":
+                        raise error
+                    # T7 literally: every send fails in the same way, and its record goes to the dead letters.
+                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
+                    return
+            finally:
+                del error  # which holds this frame
             attempts += 1
             await asyncio.sleep(delay)
 

@@ -213,7 +213,7 @@ class BatchWise:
 
         retrying = self._policy.calling(
             lambda state: log.warning(
-                "%s, sending again: %s", self._work.node, state.outcome and state.outcome.exception()
+                "%s, sending again: %s", self._work.node, state.outcome and str(state.outcome.exception())
             ),
             self._renewer.pause,
         )

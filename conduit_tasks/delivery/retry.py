@@ -21,7 +21,6 @@ from typing import Any
 
 from tenacity import (
     RetryCallState,
-    Retrying,
     retry_any,
     retry_if_exception_type,
     retry_if_result,
@@ -36,6 +35,7 @@ from tenacity.wait import wait_base
 
 from conduit_tasks.connectors.base import Outcome
 from conduit_tasks.errors import Unavailable
+from conduit_tasks.retrying import Retrying
 from conduit_tasks.topology import Delivery
 
 LONGEST_BACKOFF = 300.0

@@ -193,7 +193,11 @@ class HttpProcessor(ManyProcessor):
         )
         try:
             return await policy(self._once, method, url, body, headers or {}, again)
+        except RecordError as error:
+            error.__traceback__ = None  # else tenacity's frames hold it, and what it came from
+            raise
         except Again as error:
+            error.__traceback__ = None
             tries = "" if not self.retry.count else f", {self.retry.count + 1} times"
             raise RecordError(f"{self.spec.name}: {error}{tries}") from None
 

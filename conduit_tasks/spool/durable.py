@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 _durable: set[Path] = set()
-"""Folders whose entries this process has made durable."""
+"""Folders whose entries this process has made durable, `MOST` at most: of others, it is done again."""
+MOST = 10_000
 
 
 def make_folders(folder: Path) -> None:
@@ -22,6 +23,8 @@ def make_folders(folder: Path) -> None:
         else:
             each.mkdir(exist_ok=True)
         sync_folder(each.parent)
+        if len(_durable) >= MOST:
+            _durable.clear()
         _durable.add(each)
 
 

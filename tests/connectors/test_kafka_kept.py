@@ -38,14 +38,14 @@ def test_the_next_micro_batch_is_sent_by_the_same_producer(kafka: Kafka) -> None
 
 @pytest.mark.usefixtures("keeping")
 def test_a_producer_of_a_write_that_failed_is_not_used_again(kafka: Kafka) -> None:
-    topic = kafka.topic()
-    destination = opened(kafka, topic, batchBytes="2000")
+    topic = kafka.topic(**{"max.message.bytes": "2000"})
+    destination = opened(kafka, topic)
     destination.write(rows([record(1)]))
     failed = destination._producer
     with pytest.raises(Refused, match="too large"):
         destination.write(rows([record(2, b"x" * 5_000)]))
     destination.close()
-    destination = opened(kafka, topic, batchBytes="2000")
+    destination = opened(kafka, topic)
     destination.write(rows([record(3)]))
     assert destination._producer is not failed
     destination.close()

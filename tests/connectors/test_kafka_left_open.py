@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,16 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import Refused, Unavailable
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Delivery
 from tests.connectors.kafka import Kafka
 from tests.connectors.test_kafka_destination import delivered, opened, record, rows
 from tests.connectors.test_kafka_transactions import numbered
+from tests.delivery.fakes import FakePort, work_of
 
-
-@pytest.fixture(autouse=True)
-def no_garbage_collected() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_garbage_collected")
 
 
 def clients() -> int:
@@ -109,6 +106,16 @@ def test_transactions_that_are_fenced_leave_no_client(kafka: Kafka) -> None:
     earlier.close()
     # Then nothing is left of those that failed, which say why
     assert ["fenced" in each for each in said] == [True] * 3, said
+    assert clients() == before
+
+
+def test_deliveries_that_fail_leave_no_client() -> None:
+    before = clients()
+    given = {"servers": "127.0.0.1:1", "topic": "t", "timeout": "200ms", "deliveryTimeout": "200ms"}
+    for _ in range(2):
+        port = FakePort(total=3, matched=range(3))
+        with suppress(Unavailable):
+            deliver(work_of(port), KafkaDestination(given), port, Delivery(retry=1, backoff_delay=0.0))
     assert clients() == before
 
 

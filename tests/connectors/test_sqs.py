@@ -7,12 +7,14 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from conduit_tasks.connectors.acceptance import accept
+from conduit_tasks.connectors.acceptance.resources import Open
 from conduit_tasks.connectors.acceptance.source import InMemory
 from conduit_tasks.connectors.base import Limit, Outcome, Slice
 from conduit_tasks.connectors.sqs.connector import SqsSource
@@ -20,6 +22,7 @@ from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
+from tests.answering import answering
 from tests.connectors.moto_server import MotoServer
 from tests.waiting import until
 
@@ -316,3 +319,23 @@ def test_both_sides_keep_the_contract(moto: MotoServer, kind: str) -> None:
     source = {**queue.settings, "wait": "0s", "visibility-timeout": "3s"}
     accept("sqs", source=source, destination=queue.settings, records=30).require()
     queue.client.close()
+
+
+@pytest.mark.usefixtures("no_garbage_collected")
+def test_one_that_cannot_be_opened_leaves_no_connection() -> None:
+    async def opened_twice(address: str) -> None:
+        given = {"queue": "q", "endpoint-url": address, "region": "eu-central-1"}
+        made = SqsDestination({**given, "access-key-id": "testing", "secret-access-key": "a-secret-of-tests"})
+        for _ in range(2):
+            with suppress(Unavailable):
+                await made.open(20.0)
+        await made.close()
+
+    # Given a server that is up, and fails
+    with answering(lambda *_: (500, b""), "HTTP/1.1") as address:
+        asyncio.run(opened_twice(address))
+        before = Open.now().sockets
+        for _ in range(3):
+            asyncio.run(opened_twice(address))
+        # Then both ends of each connection are closed, though nobody collects garbage
+        until(lambda: Open.now().sockets <= before)

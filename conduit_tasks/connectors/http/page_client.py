@@ -45,7 +45,9 @@ class PageClient:
     def ask(self, token: Token) -> httpx.Response:
         """Returns the answer with the page at `token`: 2xx or 304. Raises SourceError."""
         import httpx
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+        from tenacity import retry_if_exception_type, stop_after_attempt
+
+        from conduit_tasks.retrying import Retrying
 
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts),

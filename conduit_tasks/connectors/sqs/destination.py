@@ -14,7 +14,7 @@ from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDest
 from conduit_tasks.connectors.batcher import Batcher
 from conduit_tasks.connectors.connection import AWS
 from conduit_tasks.connectors.sqs.queue import check_queue
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.errors import ConduitError, ConfigError, Unavailable
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
 
@@ -77,12 +77,17 @@ class SqsDestination(RecordDestination):
         self._batcher: Batcher | None = None
 
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109  # the contract of RecordDestination
+        await self.close()
         self._pool = ThreadPoolExecutor(self._connections, "sqs")
         loop = asyncio.get_running_loop()
         try:
             await asyncio.wait_for(loop.run_in_executor(self._pool, self._connect, timeout), timeout)
         except TimeoutError:
+            await self.close()
             raise Unavailable(f"sqs queue {self.settings['queue']} did not answer within {timeout:g} s") from None
+        except ConduitError as error:
+            await self.close()
+            raise error.with_traceback(None) from None  # else asyncio's frames hold it, and the client
         self._batcher = Batcher(self._request, MESSAGES, GATHER)
 
     def _connect(self, timeout: float) -> None:
@@ -92,7 +97,7 @@ class SqsDestination(RecordDestination):
             self._url = queue if "://" in queue else self._client.get_queue_url(QueueName=queue)["QueueUrl"]
         except aws.errors() as error:
             kind = Unavailable if aws.transient(error) else ConfigError
-            raise kind(aws.explain(f"sqs queue {queue} cannot be found", error)) from error
+            raise kind(aws.explain(f"sqs queue {queue} cannot be found", error)) from None
 
     async def send(self, record: Record) -> Outcome:
         if self._batcher is None:

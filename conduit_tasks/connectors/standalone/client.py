@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from conduit_tasks.connectors.hiding import Hide
 from conduit_tasks.connectors.outcome import clip
+from conduit_tasks.connectors.standalone.inbox import Outbox
 from conduit_tasks.connectors.standalone.messages import message, method
 from conduit_tasks.connectors.standalone.process import ENDING, Process, token
 from conduit_tasks.connectors.standalone.schemas import Schemas
@@ -38,6 +39,7 @@ class Client:
         self._limit = settings().connectors_message
         self._utilities = Utilities(secret, self.schemas)
         self._channel: Any = None
+        self._outboxes: list[Outbox] = []
         try:
             self.process = Process(
                 file,
@@ -101,15 +103,17 @@ class Client:
         with suppress(NotImplementedError):
             self.call(side, name, **fields)
 
-    def stream(self, side: str, requests: Iterator[Any]) -> Any:
-        """Begins `Run` and returns the call, which yields its answers with their sizes. `requests`: encoded or not."""
+    def stream(self, side: str, requests: Outbox) -> Any:
+        """Begins `Run` and returns the call, which yields its answers with their sizes. `requests`: encoded or not;
+        they are closed with this at the latest, else gRPC's thread would wait for a further one for ever."""
         path, _, response = method(f"connector.v2.{side}Plugin", "Run")
         call = self._channel.stream_stream(
             path,
             request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
             response_deserializer=lambda data: (response.FromString(data), len(data)),
         )
-        return call(requests)
+        self._outboxes.append(requests)
+        return call(iter(requests))
 
     def _call(self, service: str, name: str, fields: Mapping[str, Any]) -> Any:
         import grpc
@@ -178,6 +182,8 @@ class Client:
         self._end()
 
     def _end(self, *, asked: bool = False, patience: float = 0.0) -> None:
+        for each in self._outboxes:
+            each.close()
         self.process.end(asked=asked, patience=patience)
         if self._channel is not None:
             self._channel.close()

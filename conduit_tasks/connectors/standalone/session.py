@@ -76,7 +76,7 @@ class Session:
             self.kept = settled.tell(self.client, SIDE, kept, config, told, own_name)
             self.client.call(SIDE, "Open", position=at)
             self._acks = Outbox()
-            self._inbox = Inbox(self.client.stream(SIDE, iter(self._acks)), self._broken)
+            self._inbox = Inbox(self.client.stream(SIDE, self._acks), self._broken)
         except NotImplementedError as error:
             self.client.kill()
             raise SourceError(f"{name}: it has no source ({error} is not implemented)") from None

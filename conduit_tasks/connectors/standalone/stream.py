@@ -24,7 +24,7 @@ class Stream:
         self.over = False
         self._client = client
         self._requests = Outbox()
-        self._inbox = Inbox(client.stream(SIDE, iter(self._requests)), self._broken)
+        self._inbox = Inbox(client.stream(SIDE, self._requests), self._broken)
         self._last = b""
         self._waits: dict[bytes, deque[int]] = {}
         """Position → numbers of the records of the last message that have it and are not answered."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -314,3 +315,28 @@ def test_records_of_one_id_are_told_apart_when_a_write_is_repeated(notes: Path) 
     made.write(versions(*given))
     made.close()
     assert [each["record"] for each in noted(notes) if "record" in each] == given
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_one_that_dies_leaves_no_thread(notes: Path, side: str) -> None:
+    def die() -> None:
+        with suppress(SourceError, Unavailable):
+            if side == "source":
+                read(source("crash", notes))
+                return
+            settings = {"mode": "crash", "token": "s3cret", "notes": str(notes)}
+            made = registry.destination_class("standalone:odd")(settings)
+            try:
+                made.open(None)
+                made.write(rows(5))
+            finally:
+                made.close()
+
+    # Given threads that a process starts once, for all calls of gRPC
+    die()
+    before = threading.active_count()
+    # When it has died some more times
+    for _ in range(4):
+        die()
+    # Then those that waited for its next request have ended
+    until(lambda: threading.active_count() <= before)
