@@ -190,7 +190,12 @@ class Service:
     def _serve_these(self, gateway: Gateway, found: list[_Found]) -> None:
         endpoints: dict[str, Endpoint] = {}
         for one in found:
-            add = self._adding(one)
+            try:
+                add = self._adding(one)
+            except (ConduitError, OSError) as error:
+                log.error("source %s of pipeline %s is not served: %s", one.connector, one.pipeline, error)
+                self._looked = ((), 0.0)  # It is looked at again soon.
+                continue
             committer = self._committers.get(one.path)
             if committer is None:
                 # The committer's own task stores a group; it takes these fields of the log along.

@@ -310,6 +310,26 @@ def test_a_new_pipeline_file_is_served_without_a_restart(gateway_home: Path, ser
     assert gateway.post({}).status == 202
 
 
+def test_a_journal_that_cannot_be_made_keeps_no_other_source_back(gateway_home: Path, serving: Serving) -> None:
+    write_pipeline(gateway_home)
+    gateway = serving()
+    # Given a source whose journal has no place
+    blocked = gateway_home / "blocked"
+    blocked.write_text("a file")
+    write_pipeline(gateway_home, "a")
+    file = gateway_home / "include" / "pipelines" / "a.yaml"
+    spooled = file.read_text().replace("plugin: gateway\n", "plugin: gateway\n        durability: spool\n")
+    file.write_text(spooled.replace("  - id: a\n", f"  - id: a\n    spool: {{path: {blocked}}}\n"))
+    until(lambda: "source web of pipeline a is not served" in gateway.log.read_text())
+    # When there is another one
+    write_pipeline(gateway_home, "b")
+    # Then it is served, and the first one once it can be
+    until(lambda: gateway.post({"n": 1}, path="/ingest/b/web").status == 202)
+    assert gateway.post({"n": 1}, path="/ingest/a/web").status == 404
+    blocked.unlink()
+    until(lambda: gateway.post({"n": 1}, path="/ingest/a/web").status == 202)
+
+
 @pytest.mark.parametrize("name", ["q.yaml", "q.yml", "Q.YML", "q.Yaml"])
 def test_a_look_at_the_files_sees_each_that_is_read(
     gateway_home: Path, monkeypatch: pytest.MonkeyPatch, name: str
