@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from conduit_tasks.connectors.acceptance.source import InMemory
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.standalone import process
+from conduit_tasks.connectors.standalone.inbox import Outbox
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
@@ -318,7 +320,7 @@ def test_records_of_one_id_are_told_apart_when_a_write_is_repeated(notes: Path) 
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_one_that_dies_leaves_no_thread(notes: Path, side: str) -> None:
+def test_one_that_dies_or_does_not_answer_leaves_no_thread(notes: Path, side: str) -> None:
     def die() -> None:
         with suppress(SourceError, Unavailable):
             if side == "source":
@@ -326,17 +328,19 @@ def test_one_that_dies_leaves_no_thread(notes: Path, side: str) -> None:
                 return
             settings = {"mode": "crash", "token": "s3cret", "notes": str(notes)}
             made = registry.destination_class("standalone:odd")(settings)
+            made.limit = 0.5  # it takes what is written, and does not answer
             try:
                 made.open(None)
                 made.write(rows(5))
             finally:
                 made.close()
 
-    # Given threads that a process starts once, for all calls of gRPC
-    die()
-    before = threading.active_count()
-    # When it has died some more times
+    def waiting() -> int:
+        """Threads of gRPC that wait for a next request."""
+        stacks = [[frame.f_code for frame, _ in walk_stack(each)] for each in sys._current_frames().values()]
+        return sum(Outbox.__next__.__code__ in stack for stack in stacks)
+
+    before = waiting()
     for _ in range(4):
         die()
-    # Then those that waited for its next request have ended
-    until(lambda: threading.active_count() <= before)
+    until(lambda: waiting() <= before)
