@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 _durable: set[Path] = set()
-"""Folders whose entries this process has made durable, `MOST` at most: of others, it is done again."""
+"""Folders whose entries this process has made durable, as far as it remembers."""
 MOST = 10_000
+"""Limit of those that it remembers; an entry that is forgotten is made durable once more."""
 
 
 def make_folders(folder: Path) -> None:
