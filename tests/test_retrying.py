@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.connectors.base import Outcome, RecordDestination, Spec
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.errors import Refused, Unavailable
+from conduit_tasks.record.record import Record
 from conduit_tasks.retrying import let_go
 from conduit_tasks.topology import Delivery
+from tests.delivery.fakes import FakePort, work_of
 
 pytestmark = pytest.mark.usefixtures("no_garbage_collected")
 
@@ -89,3 +93,27 @@ def test_what_still_runs_or_waits_goes_on() -> None:
         return [first, *some], ended.value.value
 
     assert here(waits) == ([0, 1, 2], 1)
+
+
+def test_openings_that_failed_are_let_go() -> None:
+    held: list[weakref.ref[Rows]] = []
+
+    class Away(RecordDestination):
+        spec = Spec("away", "")
+
+        async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - the contract of RecordDestination
+            rows = Rows()
+            held.append(weakref.ref(rows))
+            raise Unavailable(f"no {type(rows).__name__} within {timeout}")
+
+        async def send(self, record: Record) -> Outcome:
+            return Outcome("failed", record.id)
+
+        async def close(self) -> None:
+            return
+
+    port = FakePort(total=3, matched=range(3))
+    options = Delivery(retry=2, backoff_delay=0.0, on_unavailable="dead-letter")
+    deliver(work_of(port), Away({}), port, options)
+    assert len(held) == 3
+    assert [ref() for ref in held] == [None] * 3

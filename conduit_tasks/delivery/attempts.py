@@ -85,7 +85,8 @@ class Attempts:
                     if self._options.on_unavailable == "wait":
                         raise error
                     # T7 literally: every send fails in the same way, and its record goes to the dead letters.
-                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
+                    said = str(error)
+                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, said)
                     return
             finally:
                 del error  # which holds this frame
