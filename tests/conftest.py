@@ -81,6 +81,8 @@ def spark() -> Iterator[Any]:
         .appName("tests")
         .config("spark.driver.extraJavaOptions", shlex.join(options))
         .config("spark.ui.enabled", "false")
+        # Its workers are forked from a process that has loaded what they need, and clear away their own garbage only.
+        .config("spark.python.daemon.module", "conduit_tasks.spark.daemon")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
