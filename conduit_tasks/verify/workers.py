@@ -122,10 +122,19 @@ def _kept_to_one_cpu(number: int) -> Iterator[None]:
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Silences the remains of dead processes: their coroutines and writers complain when they are collected, many of
-    them with the history that held them."""
-    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", lambda _: None):
+    them with the history that held them. Raises what ends this process at the end of the block, if a signal's handler
+    has raised it meanwhile in a `__del__`: Python forgets it there."""
+    ends: list[BaseException] = []
+
+    def keep(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, (SystemExit, KeyboardInterrupt)):
+            ends.append(unraisable.exc_value)
+
+    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", keep):
         warnings.simplefilter("ignore")
         yield
+    if ends:
+        raise ends[0]
 
 
 def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> Iterator[Result]:

@@ -14,9 +14,11 @@ import pytest
 
 # What a fork is to have: `verify` imports it as it begins
 import conduit_tasks.cli.verify
-import conduit_tasks.verify.processes
-import conduit_tasks.verify.workers  # noqa: F401
+import conduit_tasks.verify.processes  # noqa: F401
 from conduit_tasks.airflow.forked import Application
+from conduit_tasks.verify import workers
+from conduit_tasks.verify.result import Found, Result
+from conduit_tasks.verify.server import cleaned_up
 from tests.fork import script
 from tests.waiting import until
 
@@ -80,6 +82,33 @@ def test_a_terminated_verify_stops_its_redis_and_removes_its_folders(
     assert list(folder.iterdir()) == []
     assert not running(folder, "redis-server")
     until(lambda: not running(folder))
+
+
+def test_one_that_is_told_to_end_while_garbage_is_collected_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python forgets what is raised in a `__del__`, as the end of a process is by the handler of SIGTERM."""
+
+    class Told:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    lived: list[int] = []
+
+    def live(seed: int, *_: object, **__: object) -> Result:
+        lived.append(seed)
+        Told()
+        return Result(seed, 1, 1, 1, 1, [], Found(), 0.1)
+
+    # Given seeds of which each leaves what is told to end as it is collected
+    monkeypatch.setattr(workers, "live", live)
+    # When they are lived
+    with pytest.raises(SystemExit) as ended, cleaned_up():
+        list(workers.verify(range(1, 5), 1, 1))
+    # Then the first one is the last
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert lived == [1]
 
 
 def test_what_a_killed_worker_leaves_ends_with_it(verify: Start, folder: Path) -> None:
