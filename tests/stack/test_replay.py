@@ -41,9 +41,23 @@ def numbers(stack: Stack, name: str) -> list[int]:
     return [n for n, _ in got(stack, name)]
 
 
-def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str) -> None:
-    """`airflow backfill create`, to the destination `late`; until all its runs have ended well."""
-    conf = json.dumps({"destinations": ["late"], "what": what})
+def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str, *, by_command: bool = False) -> None:
+    """Has Airflow backfill days, to the destination `late`, as its UI does or by `airflow backfill create`; until
+    all its runs have ended well."""
+    conf = {"destinations": ["late"], "what": what}
+    with stack.api() as api:
+        if by_command:
+            _create(stack, first, last, json.dumps(conf), behaviour)
+        else:
+            asked = {"dag_id": DAG, "from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
+            asked |= {"dag_run_conf": conf, "reprocess_behavior": behaviour, "max_active_runs": 3}
+            api.request("POST", "/backfills", json=asked)
+        _ended(stack)
+        runs = api.request("GET", f"/dags/{DAG}/dagRuns")["dag_runs"]
+    assert {run["state"] for run in runs} == {"success"}, runs
+
+
+def _create(stack: Stack, first: str, last: str, conf: str, behaviour: str) -> None:
     command = [
         *(AIRFLOW, "backfill", "create", "--dag-id", DAG, "--from-date", first, "--to-date", last),
         *("--dag-run-conf", conf, "--reprocess-behavior", behaviour, "--max-active-runs", "3"),
@@ -52,10 +66,6 @@ def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str) -> 
     environment = component_environment(Layout(stack.home), state.api_url, state.redis_url)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    _ended(stack)
-    with stack.api() as api:
-        runs = api.request("GET", f"/dags/{DAG}/dagRuns")["dag_runs"]
-    assert {run["state"] for run in runs} == {"success"}, runs
 
 
 def _ended(stack: Stack) -> None:
@@ -102,7 +112,7 @@ def test_airflows_backfills_replay_history_to_a_late_joiner(stack: Stack) -> Non
     before = live(stack)
 
     # When three days are filled in side by side, they go one after the other
-    backfill(stack, "2013-03-01", "2013-03-03", "missing", "none")
+    backfill(stack, "2013-03-01", "2013-03-03", "missing", "none", by_command=True)
     assert numbers(stack, "late") == [16, 17, *range(12)]
     marks = [run for _, run in got(stack, "late")]
     assert marks[:2] == ["", ""]
