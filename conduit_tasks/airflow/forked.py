@@ -234,12 +234,13 @@ def _begin(arguments: list[str], environment: dict[str, str]) -> None:
 def _forget_logging() -> None:
     """Removes all handlers and levels that Airflow has set: they write to the task's own channel."""
     logging.captureWarnings(False)
-    known = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
+    known = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
     for logger in (logging.root, *known):
         _kept.extend(logger.handlers)
         logger.handlers.clear()
         logger.filters.clear()
-        logger.setLevel(logging.NOTSET)
+        if logger.level != logging.NOTSET:  # to set it looks at all other loggers
+            logger.setLevel(logging.NOTSET)
         logger.propagate, logger.disabled = True, False
     logging.root.setLevel(logging.WARNING)
     logging.disable(logging.NOTSET)

@@ -18,6 +18,7 @@ import pytest
 import structlog
 
 from conduit_tasks.airflow import forked
+from tests.fork import Fork
 from tests.waiting import until
 
 LOOK = """
@@ -221,3 +222,27 @@ def test_where_open_files_cannot_be_listed_all_numbers_are_looked_at(monkeypatch
 
     monkeypatch.setattr(os, "listdir", refuse)
     assert forked._highest() >= 256
+
+
+def test_many_loggers_of_the_task_are_forgotten_without_a_look_at_all_of_them_for_each() -> None:
+    # Given a process with two thousand loggers, one of which somebody has set
+    def looks() -> int:
+        for number in range(2_000):
+            logging.getLogger(f"of.somebody.{number}")
+        logging.getLogger("of.somebody.1").setLevel(logging.DEBUG)
+        count = 0
+        manager = logging.root.manager
+        look = manager._clear_cache
+
+        def counted() -> None:
+            nonlocal count
+            count += 1
+            look()
+
+        manager._clear_cache = counted
+        forked._forget_logging()
+        assert logging.getLogger("of.somebody.1").level == logging.NOTSET
+        return count
+
+    # Then all of them are looked at for what is set only
+    assert 0 < Fork(looks).answer(60) < 50
