@@ -9,9 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import redis
 
@@ -23,6 +26,11 @@ from conduit_tasks.stack.redis import binary
 LOG = 64 << 20
 """Bytes of its log from which on Redis writes it anew between seeds. Each adds a MB, to memory if `scratch` is."""
 
+_told = Event()
+"""Set by SIGTERM."""
+AGAIN = 0.05
+"""Seconds after which a signal is sent once more whose exception was forgotten."""
+
 
 def scratch() -> Path:
     """Creates a folder for everything that is thrown away; in memory if the machine has such a place."""
@@ -32,18 +40,46 @@ def scratch() -> Path:
 
 @contextmanager
 def cleaned_up() -> Iterator[None]:
-    """Makes SIGTERM end this process as an exception does: servers are stopped and folders removed on the way out."""
+    """Makes SIGTERM end this process as an exception does: servers are stopped and folders removed on the way out.
+
+    Python prints and forgets what a signal's handler raises in a `__del__` or in the callback of a weak reference; the
+    signal is sent once more then, a moment later. What is lost in other ways is raised by `leave_if_told`.
+    """
+    _told.clear()
 
     def leave(*_: object) -> None:
+        _told.set()
         # Once: a second signal would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    def forgotten(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, SystemExit) and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, leave)
+            start_new_thread(_send_again, (signal.SIGTERM,))
+        elif isinstance(unraisable.exc_value, KeyboardInterrupt):
+            start_new_thread(_send_again, (signal.SIGINT,))
+        else:
+            hook(unraisable)
+
+    before, hook = signal.signal(signal.SIGTERM, leave), sys.unraisablehook
+    sys.unraisablehook = forgotten
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
+
+
+def leave_if_told() -> None:
+    """Raises SystemExit if SIGTERM has come; to be called from time to time."""
+    if _told.is_set():
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _send_again(number: int) -> None:
+    Event().wait(AGAIN)
+    os.kill(os.getpid(), number)
 
 
 @contextmanager

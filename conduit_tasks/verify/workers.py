@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from conduit_tasks.verify.live import live
 from conduit_tasks.verify.result import Result
-from conduit_tasks.verify.server import cleaned_up, own_redis, scratch_folder
+from conduit_tasks.verify.server import cleaned_up, leave_if_told, own_redis, scratch_folder
 
 LOOK = 5.0
 """Seconds without a result after which the workers are checked."""
@@ -122,19 +122,16 @@ def _kept_to_one_cpu(number: int) -> Iterator[None]:
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Silences the remains of dead processes: their coroutines and writers complain when they are collected, many of
-    them with the history that held them. Raises what ends this process at the end of the block, if a signal's handler
-    has raised it meanwhile in a `__del__`: Python forgets it there."""
-    ends: list[BaseException] = []
+    them with the history that held them. What a signal's handler raises there is for `cleaned_up`."""
+    before = sys.unraisablehook
 
-    def keep(unraisable: Any) -> None:
+    def heard(unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, (SystemExit, KeyboardInterrupt)):
-            ends.append(unraisable.exc_value)
+            before(unraisable)
 
-    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", keep):
+    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", heard):
         warnings.simplefilter("ignore")
         yield
-    if ends:
-        raise ends[0]
 
 
 def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> Iterator[Result]:
@@ -148,6 +145,7 @@ def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> It
                     gc.collect()
                 # Only modules outlive a seed: the next collection, which closes files of dead processes, spares them.
                 gc.freeze()
+                leave_if_told()
                 yield result
         finally:
             gc.unfreeze()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -84,29 +86,62 @@ def test_a_terminated_verify_stops_its_redis_and_removes_its_folders(
     until(lambda: not running(folder))
 
 
-def test_one_that_is_told_to_end_while_garbage_is_collected_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python forgets what is raised in a `__del__`, as the end of a process is by the handler of SIGTERM."""
+class Told:
+    """Garbage that tells this process to end as it is collected: Python forgets what is raised in a `__del__`, as the
+    end of a process is by the handler of SIGTERM."""
 
-    class Told:
-        def __init__(self) -> None:
-            self.itself = self
+    def __init__(self) -> None:
+        self.itself = self
 
-        def __del__(self) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
+
+def test_one_that_is_told_to_end_while_garbage_of_a_seed_is_collected_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     lived: list[int] = []
 
     def live(seed: int, *_: object, **__: object) -> Result:
         lived.append(seed)
-        Told()
+        if seed == 1:
+            Told()
+        time.sleep(0.1)
         return Result(seed, 1, 1, 1, 1, [], Found(), 0.1)
 
-    # Given seeds of which each leaves what is told to end as it is collected
+    # Given many seeds, of which the first leaves such garbage
     monkeypatch.setattr(workers, "live", live)
     # When they are lived
     with pytest.raises(SystemExit) as ended, cleaned_up():
+        list(workers.verify(range(1, 200), 1, 1))
+    # Then those behind it are not
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert len(lived) < 100
+
+
+def test_one_that_is_told_to_end_while_other_garbage_is_collected_ends() -> None:
+    def told() -> None:
+        Told()
+        gc.collect()
+        until(lambda: False, seconds=30)
+
+    with pytest.raises(SystemExit) as ended, cleaned_up():
+        told()
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_one_that_is_told_to_end_where_somebody_keeps_that_from_it_ends_with_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lived: list[int] = []
+
+    def live(seed: int, *_: object, **__: object) -> Result:
+        lived.append(seed)
+        with suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return Result(seed, 1, 1, 1, 1, [], Found(), 0.1)
+
+    monkeypatch.setattr(workers, "live", live)
+    with pytest.raises(SystemExit) as ended, cleaned_up():
         list(workers.verify(range(1, 5), 1, 1))
-    # Then the first one is the last
     assert ended.value.code == 128 + signal.SIGTERM
     assert lived == [1]
 
