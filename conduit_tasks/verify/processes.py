@@ -30,7 +30,7 @@ from conduit_tasks.verify.outside import Outside
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import Scenario, draw
 from conduit_tasks.verify.scenario_file import PIPELINE, text_of
-from conduit_tasks.verify.server import own_redis, scratch_folder
+from conduit_tasks.verify.server import leave_if_told, own_redis, scratch_folder
 
 KILLS = 8
 MOST = 60
@@ -102,6 +102,7 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
     """Kills some runs, then lets them finish; returns the number of runs."""
     began = time.monotonic()
     for run in range(MOST):
+        leave_if_told()
         scenario.grow(home, random, _no_queue, everything=len(faults) >= KILLS)
         process = subprocess.Popen(  # noqa: S603 - this program
             [sys.executable, "-m", "conduit_tasks.verify.processes", PIPELINE, f"run-{run}"],

@@ -9,12 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import redis
 
@@ -27,9 +25,7 @@ LOG = 64 << 20
 """Bytes of its log from which on Redis writes it anew between seeds. Each adds a MB, to memory if `scratch` is."""
 
 _told = Event()
-"""Set by SIGTERM."""
-AGAIN = 0.05
-"""Seconds after which a signal is sent once more whose exception was forgotten."""
+"""Set by SIGTERM within `cleaned_up`."""
 
 
 def scratch() -> Path:
@@ -42,44 +38,28 @@ def scratch() -> Path:
 def cleaned_up() -> Iterator[None]:
     """Makes SIGTERM end this process as an exception does: servers are stopped and folders removed on the way out.
 
-    Python prints and forgets what a signal's handler raises in a `__del__` or in the callback of a weak reference; the
-    signal is sent once more then, a moment later. What is lost in other ways is raised by `leave_if_told`.
+    The exception can be lost: Python prints and forgets what a signal's handler raises in a `__del__` or in the
+    callback of a weak reference. `leave_if_told` raises it again.
     """
-    _told.clear()
 
     def leave(*_: object) -> None:
-        _told.set()
         # Once: a second signal would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(128 + signal.SIGTERM)
+        _told.set()
+        leave_if_told()
 
-    def forgotten(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, SystemExit) and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-            signal.signal(signal.SIGTERM, leave)
-            start_new_thread(_send_again, (signal.SIGTERM,))
-        elif isinstance(unraisable.exc_value, KeyboardInterrupt):
-            start_new_thread(_send_again, (signal.SIGINT,))
-        else:
-            hook(unraisable)
-
-    before, hook = signal.signal(signal.SIGTERM, leave), sys.unraisablehook
-    sys.unraisablehook = forgotten
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
+        _told.clear()
 
 
 def leave_if_told() -> None:
-    """Raises SystemExit if SIGTERM has come; to be called from time to time."""
+    """Raises SystemExit if SIGTERM has come within `cleaned_up`; to be called by everything that goes on for long."""
     if _told.is_set():
         sys.exit(128 + signal.SIGTERM)
-
-
-def _send_again(number: int) -> None:
-    Event().wait(AGAIN)
-    os.kill(os.getpid(), number)
 
 
 @contextmanager

@@ -74,6 +74,7 @@ def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
     """Yields the workers' results until all have ended. Raises RuntimeError if one ended without reporting it."""
     ended = 0
     while ended < len(workers):
+        leave_if_told()
         # Checked each time: the others may always have a result ready.
         if gone := [worker for worker in workers if worker.exitcode]:
             raise RuntimeError(f"a process of verify ended with {gone[0].exitcode}, its seed unfinished")
@@ -122,14 +123,8 @@ def _kept_to_one_cpu(number: int) -> Iterator[None]:
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Silences the remains of dead processes: their coroutines and writers complain when they are collected, many of
-    them with the history that held them. What a signal's handler raises there is for `cleaned_up`."""
-    before = sys.unraisablehook
-
-    def heard(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, (SystemExit, KeyboardInterrupt)):
-            before(unraisable)
-
-    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", heard):
+    them with the history that held them."""
+    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", lambda _: None):
         warnings.simplefilter("ignore")
         yield
 

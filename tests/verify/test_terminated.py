@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,10 +13,10 @@ import psutil
 import pytest
 
 # What a fork is to have: `verify` imports it as it begins
-import conduit_tasks.cli.verify
-import conduit_tasks.verify.processes  # noqa: F401
+import conduit_tasks.cli.verify  # noqa: F401
 from conduit_tasks.airflow.forked import Application
 from conduit_tasks.verify import workers
+from conduit_tasks.verify.processes import kill_processes
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.server import cleaned_up
 from tests.fork import script
@@ -97,53 +95,45 @@ class Told:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_one_that_is_told_to_end_while_garbage_of_a_seed_is_collected_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    lived: list[int] = []
-
-    def live(seed: int, *_: object, **__: object) -> Result:
-        lived.append(seed)
-        if seed == 1:
-            Told()
-        time.sleep(0.1)
-        return Result(seed, 1, 1, 1, 1, [], Found(), 0.1)
-
-    # Given many seeds, of which the first leaves such garbage
-    monkeypatch.setattr(workers, "live", live)
-    # When they are lived
-    with pytest.raises(SystemExit) as ended, cleaned_up():
-        list(workers.verify(range(1, 200), 1, 1))
-    # Then those behind it are not
-    assert ended.value.code == 128 + signal.SIGTERM
-    assert len(lived) < 100
+def told() -> None:
+    """Tells this process to end where somebody keeps that from it."""
+    with suppress(SystemExit):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_one_that_is_told_to_end_while_other_garbage_is_collected_ends() -> None:
-    def told() -> None:
-        Told()
-        gc.collect()
-        until(lambda: False, seconds=30)
-
-    with pytest.raises(SystemExit) as ended, cleaned_up():
-        told()
-    assert ended.value.code == 128 + signal.SIGTERM
-
-
-def test_one_that_is_told_to_end_where_somebody_keeps_that_from_it_ends_with_its_seed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("how", [Told, told])
+def test_a_seed_in_which_the_end_is_lost_is_the_last(
+    how: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lived: list[int] = []
 
     def live(seed: int, *_: object, **__: object) -> Result:
         lived.append(seed)
-        with suppress(BaseException):
-            os.kill(os.getpid(), signal.SIGTERM)
+        how()
         return Result(seed, 1, 1, 1, 1, [], Found(), 0.1)
 
     monkeypatch.setattr(workers, "live", live)
+    # When the first of some seeds is told to end
     with pytest.raises(SystemExit) as ended, cleaned_up():
         list(workers.verify(range(1, 5), 1, 1))
+    # Then no other is lived
     assert ended.value.code == 128 + signal.SIGTERM
     assert lived == [1]
+    # And what is lived after that in this process is not told
+    monkeypatch.setattr(workers, "live", lambda seed, *_, **__: seed)
+    assert list(workers.verify([1, 2], 1, 1)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "goes_on", [lambda: workers._ended(None, [None]), lambda: kill_processes(range(1, 2), 200)], ids=["parent", "kills"]
+)
+def test_what_else_goes_on_for_long_ends_if_the_end_was_lost(goes_on: Callable[[], Iterator[Result]]) -> None:
+    def lost() -> None:
+        told()
+        list(goes_on())
+
+    with pytest.raises(SystemExit), cleaned_up():
+        lost()
 
 
 def test_what_a_killed_worker_leaves_ends_with_it(verify: Start, folder: Path) -> None:
