@@ -56,7 +56,6 @@ class Keys(BaseModel):
         extra="forbid",
         frozen=True,
         alias_generator=lambda name: name.replace("_", "-"),
-        use_attribute_docstrings=True,
     )
 
 
