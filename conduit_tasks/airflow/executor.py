@@ -39,9 +39,13 @@ from conduit_tasks.airflow.wind_up import wind_up
 
 NO_WORK = ("SELECT", "PRAGMA", "UPDATE dag_run SET last_scheduling_decision=?, updated_at=? WHERE", "UPDATE job ")
 """Beginnings of the statements, on one line, that give the loop itself nothing to do."""
-_TASKS = "SELECT state, count(*), total(rowid), total(try_number) FROM task_instance WHERE state"
+_TASKS = (
+    "SELECT CASE state WHEN 'running' THEN 'queued' ELSE state END AS stage, count(*), total(rowid), total(try_number) "
+    "FROM task_instance WHERE state"
+)
+"""A queued task that begins to run gives no work: it has had its slots since it was queued."""
 WORK = (
-    f"{_TASKS} IN ({', '.join(repr(str(s)) for s in sorted(filter(None, State.unfinished)))}) GROUP BY state",
+    f"{_TASKS} IN ({', '.join(repr(str(s)) for s in sorted(filter(None, State.unfinished)))}) GROUP BY stage",
     f"{_TASKS} IS NULL",
     "SELECT state, count(*), total(rowid) FROM dag_run WHERE state IN ('queued', 'running') GROUP BY state",
     "SELECT count(*), total(rowid), max(created_at) FROM asset_dag_run_queue",

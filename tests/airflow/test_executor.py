@@ -89,12 +89,18 @@ try:
     ):
         later(lambda what=what: write(what))
         assert heartbeat() < LONG / 2, what
-    # But no heartbeat of another process
+    # But no heartbeat of another process, and no task that begins to run
+    write("UPDATE task_instance SET state = 'queued' WHERE state IS NULL")
+    heartbeat()
     executor.REST = 1.5
     heartbeat()
-    for _ in range(3):
-        later(lambda: write("UPDATE job SET heartbeat = heartbeat + 1"))
-        assert heartbeat() > 0.5
+    for what in (
+        "UPDATE job SET heartbeat = heartbeat + 1",
+        "UPDATE task_instance SET state = 'running' WHERE state = 'queued'",
+        "UPDATE job SET heartbeat = heartbeat + 1",
+    ):
+        later(lambda what=what: write(what))
+        assert heartbeat() > 0.5, what
     executor.REST = LONG
     # And a connection of which nothing is known any more is not asked
     settings.engine.dispose()
