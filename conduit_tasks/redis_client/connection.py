@@ -32,7 +32,7 @@ Client = Redis | RedisCluster
 
 FLOOR = (6, 2)
 """Oldest Redis version that has the commands the scripts use."""
-_UNNAMED: dict[str, Any] = (
+UNNAMED: dict[str, Any] = (
     {"driver_info": None}
     if "driver_info" in signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}  # redis-py 6, which Celery needs
@@ -69,7 +69,7 @@ def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
         # Keys, ids and state are text; only the events that a gateway took in are bytes.
         "decode_responses": not raw,
         "client_name": "conduit-tasks",
-        **_UNNAMED,
+        **UNNAMED,
     }
 
 

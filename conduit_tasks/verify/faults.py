@@ -55,15 +55,15 @@ def load_scripts(client: Any) -> None:
     batch.execute()
 
 
-def everywhere(original: Any) -> list[tuple[Any, str]]:
-    """Returns the loaded modules of this project that know `original`, each with the name for it."""
-    return [
-        (module, name)
-        for key, module in sorted(sys.modules.items())
-        if key.startswith("conduit_tasks.") and module is not None
-        for name, value in list(vars(module).items())
-        if value is original
-    ]
+def everywhere(*originals: Any) -> list[list[tuple[Any, str]]]:
+    """Returns for each of `originals` the loaded modules of this project that know it, each with the name for it."""
+    found: dict[int, list[tuple[Any, str]]] = {id(original): [] for original in originals}
+    for key, module in sorted(sys.modules.items()):
+        if key.startswith("conduit_tasks.") and module is not None:
+            for name, value in vars(module).items():
+                if (places := found.get(id(value))) is not None:
+                    places.append((module, name))
+    return [found[id(original)] for original in originals]
 
 
 def _clocks(world: World) -> list[Patch]:
@@ -199,14 +199,15 @@ def _processes(world: World) -> list[Patch]:
         kept.pop(self).__exit__(None, None, None)
 
     kept: dict[LeaseRenewer, Any] = {}
-    goes_on: list[Patch] = [(module, name, world.beside_it) for module, name in everywhere(every.every)]
+    keep, repeat, fork = everywhere(every.keeping, every.every, in_child)
+    goes_on: list[Patch] = [(module, name, world.beside_it) for module, name in repeat]
     stops: list[Patch] = [
-        *((module, name, keeping) for module, name in everywhere(every.keeping)),
-        *((module, name, nothing) for module, name in everywhere(every.every)),
+        *((module, name, keeping) for module, name in keep),
+        *((module, name, nothing) for module, name in repeat),
     ]
     return [
         *(goes_on if world.beats else stops),
-        *((module, name, child) for module, name in everywhere(in_child)),
+        *((module, name, child) for module, name in fork),
         (sqs, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "threading", _Threading),

@@ -19,6 +19,7 @@ import redis
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.parent import end_with_parent
 from conduit_tasks.private import make_private, socket_in
+from conduit_tasks.redis_client.connection import UNNAMED
 from conduit_tasks.stack.redis import binary
 
 LOG = 64 << 20
@@ -94,7 +95,7 @@ def shorten_log(client: redis.Redis) -> None:
 
 def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 20
-    client = redis.Redis(unix_socket_path=str(socket))
+    client = redis.Redis(unix_socket_path=str(socket), **UNNAMED)
     try:
         while True:
             try:

@@ -31,6 +31,7 @@ from conduit_tasks.micro_batch import (  # noqa: F401
     work_through,
 )
 from conduit_tasks.operate import status as _status  # noqa: F401
+from conduit_tasks.redis_client import connection
 from conduit_tasks.resend import before_fan_out, prepare, redrive
 from conduit_tasks.settings import settings
 from conduit_tasks.spool import durable
@@ -84,16 +85,14 @@ def set_up(history: History) -> Iterator[None]:
         stack.enter_context(patch.object(plan, "ENDING", 0.5))
         stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
-        _connected(history, stack)
-        for module, name in everywhere(get_pipeline):
-            # Read once, and where the file is changed: parsing it takes longest.
-            stack.enter_context(patch.object(module, name, lambda id: history.pipeline))
-        logs = [logging.getLogger(name) for name in ("asyncio", "conduit_tasks")]
-        levels = [log.level for log in logs]
-        for log in logs:
-            log.setLevel(logging.CRITICAL + 1)
-        for log, level in zip(logs, levels):
-            stack.callback(log.setLevel, level)
+        durability, connecting, pipelines = everywhere(connection.check_durability, connection.connect, get_pipeline)
+        # Asked once is enough for a server of our own.
+        _replace(stack, durability, lambda *_: None)
+        shared = _connected(history, stack)
+        _replace(stack, connecting, lambda _: shared)
+        # Read once, and where the file is changed: parsing it takes longest.
+        _replace(stack, pipelines, lambda _: history.pipeline)
+        _silence(stack)
         stack.callback(history.operator.close)
         stack.enter_context(patch.object(aws, "client", history.queues.client))
         stack.enter_context(patch.object(tasks, "run_all", history.executors))
@@ -112,16 +111,22 @@ def set_up(history: History) -> Iterator[None]:
             history.tasks.clear()
 
 
-def _connected(history: History, stack: ExitStack) -> None:
-    """Opens one connection for all, as one process moves at a time: opening one takes longer than most of its uses."""
-    from conduit_tasks.redis_client import connection
-    from conduit_tasks.redis_client.connection import check_durability, connect, options
+def _silence(stack: ExitStack) -> None:
+    for log in (logging.getLogger("asyncio"), logging.getLogger("conduit_tasks")):
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL + 1)
 
-    for module, name in everywhere(check_durability):
-        # Asked once is enough for a server of our own.
-        stack.enter_context(patch.object(module, name, lambda *_: None))
+
+def _replace(stack: ExitStack, places: list[tuple[Any, str]], by: Any) -> None:
+    for module, name in places:
+        stack.enter_context(patch.object(module, name, by))
+
+
+def _connected(history: History, stack: ExitStack) -> connection.Client:
+    """Opens one connection for all, as one process moves at a time: opening one takes longer than most of its uses."""
+    options = connection.options
     with patch.object(connection, "options", lambda **of: options(**of) | {"socket_timeout": PATIENCE}):
-        shared = connect(settings())
+        shared = connection.connect(settings())
     stack.callback(shared.close)
     stack.enter_context(patch.object(shared, "close", lambda: None))
     for client in (shared, history.operator.raw, history.client):
@@ -129,5 +134,4 @@ def _connected(history: History, stack: ExitStack) -> None:
         stack.callback(pool.release, held := pool.get_connection())
         stack.enter_context(patch.object(pool, "get_connection", lambda *_, held=held, **__: held))
         stack.enter_context(patch.object(pool, "release", lambda _: None))
-    for module, name in everywhere(connect):
-        stack.enter_context(patch.object(module, name, lambda _: shared))
+    return shared
