@@ -171,7 +171,6 @@ def anywhere(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def no_garbage_collected() -> Iterator[None]:
     """What holds itself stays: only what nobody refers to is gone."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -25,10 +25,12 @@ CONDUIT = ROOT / "conduit_tasks/cli/__main__.py"
 MODULES = (
     "conduit_tasks.connectors.file.connector",
     "conduit_tasks.connectors.http.connector",
+    "conduit_tasks.connectors.sql.connector",
     "conduit_tasks.micro_batch.shard_task",
     "pandas",
     "pyarrow.pandas_compat",
     "pyarrow.parquet",
+    "tests.faults.conftest",
     "tests.faults.holding",
     "tests.forked",
     *forked.MODULES,

@@ -50,7 +50,7 @@ class RedisServer:
         self.launch(*options)
         deadline = time.monotonic() + 120
         while True:
-            client = redis.Redis(unix_socket_path=str(self.socket))
+            client = redis.Redis(unix_socket_path=str(self.socket), driver_info=None)
             try:
                 client.ping()
                 return
@@ -69,6 +69,6 @@ class RedisServer:
     def flush(self) -> None:
         import redis
 
-        client = redis.Redis(unix_socket_path=str(self.socket))
+        client = redis.Redis(unix_socket_path=str(self.socket), driver_info=None)
         client.flushall()
         client.close()

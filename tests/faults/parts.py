@@ -95,6 +95,10 @@ class Receiver:
             self.process.wait()
 
 
+DAEMON = "--conf spark.python.daemon.module=conduit_tasks.spark.daemon"
+"""Python workers are forked from a process that has loaded what they need."""
+
+
 @dataclass
 class Application:
     """The Spark application of one node, in a session of its own, as Airflow's worker starts it: it is forked. Its work
@@ -110,7 +114,7 @@ class Application:
 
     def start(self) -> Application:
         options, ours = quick_options()
-        submit = f"--driver-java-options {shlex.quote(shlex.join(options))} --conf spark.ui.enabled=false"
+        submit = f"--driver-java-options {shlex.quote(shlex.join(options))} --conf spark.ui.enabled=false {DAEMON}"
         environment = {
             **os.environ,
             **ours,
