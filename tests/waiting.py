@@ -13,6 +13,8 @@ from typing import TypeVar
 T = TypeVar("T")
 PATIENCE = 300.0
 """Seconds that any one step may take on a busy machine."""
+REST, LONGEST = 10.0, 0.5
+"""How many times as long as a look took there is none, for so many seconds at most."""
 
 
 def until(
@@ -26,15 +28,18 @@ def until(
     """Waits until `condition` is true and returns it; fails after `seconds`.
 
     The error names the line that waits, and `what` for. Looks less often the longer it takes, from every `pause`
-    seconds to every `longest`: to look takes the CPU that what is waited for needs.
+    seconds to every `longest`, and the longer a look takes, such as a request: to look takes the CPU that what is
+    waited for needs.
     """
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if found := condition():
+            return found
+        if (now := time.monotonic()) > deadline:
             raise AssertionError(f"{_line(sys._getframe(1))} (waited {seconds:g} s{what and f' for {what}'})")
-        time.sleep(pause)
+        time.sleep(max(pause, min(REST * (now - began), LONGEST)))
         pause = min(pause * 1.1, longest)
-    return found
 
 
 def _line(frame: FrameType) -> str:
