@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
-from conduit_tasks.stack import connect, gateway, processes, redis
+from conduit_tasks.stack import component, connect, gateway, processes, redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import CONN, POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
@@ -39,6 +39,8 @@ CONNECT_TIMEOUT = 60.0
 
 Say = Callable[[str], None]
 
+AIRFLOW = (sys.executable, "-m", component.__name__)
+
 
 def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
     """Starts the parts that do not run yet and waits until all answer. Safe to call again at any time.
@@ -62,7 +64,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
             _migrate(layout, env, say)
             say(f"starting {', '.join(missing)}")
         for name in missing:
-            argv = [sys.executable, "-m", "airflow", *COMPONENTS[name]]
+            argv = [*AIRFLOW, *COMPONENTS[name]]
             state.processes[name] = processes.start(argv, env=env, cwd=layout.home, log=layout.log(name))
             state.save(layout)
         gateway.ensure(layout, state, env, say, port=free_port, timeout=60)
@@ -152,7 +154,7 @@ def _migrate(layout: Layout, env: dict[str, str], say: Say) -> None:
     say("preparing Airflow's database")
     log = layout.log("migrate")
     with log.open("ab") as out:
-        argv = [sys.executable, "-m", "airflow", "db", "migrate"]
+        argv = [*AIRFLOW, "db", "migrate"]
         done = subprocess.run(  # noqa: S603  our own Airflow
             argv, env=env, cwd=layout.home, stdout=out, stderr=out, check=False, timeout=OTHERS
         )
