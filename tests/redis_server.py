@@ -47,10 +47,12 @@ class RedisServer:
     def start(self, *options: str) -> None:
         import redis
 
+        from conduit_tasks.redis_client.connection import UNNAMED
+
         self.launch(*options)
         deadline = time.monotonic() + 120
         while True:
-            client = redis.Redis(unix_socket_path=str(self.socket), driver_info=None)
+            client = redis.Redis(unix_socket_path=str(self.socket), **UNNAMED)
             try:
                 client.ping()
                 return
@@ -69,6 +71,8 @@ class RedisServer:
     def flush(self) -> None:
         import redis
 
-        client = redis.Redis(unix_socket_path=str(self.socket), driver_info=None)
+        from conduit_tasks.redis_client.connection import UNNAMED
+
+        client = redis.Redis(unix_socket_path=str(self.socket), **UNNAMED)
         client.flushall()
         client.close()

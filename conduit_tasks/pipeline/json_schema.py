@@ -33,7 +33,11 @@ def _describe() -> None:
     # Pydantic's `use_attribute_docstrings` reads the source in each process that loads the models, which takes as long
     # as all the rest of loading them.
     for module in (model, sys.modules[__name__]):
-        for node in ast.parse(inspect.getsource(module)).body:
+        try:
+            source = inspect.getsource(module)
+        except OSError:  # installed without its source: a schema without descriptions is one, too
+            return
+        for node in ast.parse(source).body:
             if not isinstance(node, ast.ClassDef) or not issubclass(keys := getattr(module, node.name), Keys):
                 continue
             for key, said in zip(node.body, node.body[1:]):

@@ -95,10 +95,6 @@ class Receiver:
             self.process.wait()
 
 
-DAEMON = "--conf spark.python.daemon.module=conduit_tasks.spark.daemon"
-"""Python workers are forked from a process that has loaded what they need."""
-
-
 @dataclass
 class Application:
     """The Spark application of one node, in a session of its own, as Airflow's worker starts it: it is forked. Its work
@@ -114,7 +110,9 @@ class Application:
 
     def start(self) -> Application:
         options, ours = quick_options()
-        submit = f"--driver-java-options {shlex.quote(shlex.join(options))} --conf spark.ui.enabled=false {DAEMON}"
+        submit = f"--driver-java-options {shlex.quote(shlex.join(options))} --conf spark.ui.enabled=false"
+        # As the product has it on one machine (`spark.submit`): Python workers need not compile PySpark
+        submit += " --conf spark.python.daemon.module=conduit_tasks.spark.plain_daemon"
         environment = {
             **os.environ,
             **ours,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.parts import DAEMON, Application, Receiver, drive
+from tests.faults.parts import Application, Receiver, drive
 from tests.faults.test_shards import all_there, lanes, pipeline, sealed
 from tests.jvm import quick_options
 from tests.micro_batch.harness import state
@@ -50,7 +50,9 @@ def environment() -> dict[str, str]:
     options, _ = quick_options()
     java = shlex.quote(shlex.join(options))
     submit = f"--master local[{TASKS},4] --driver-java-options {java}"
-    quiet = f"--conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 {DAEMON}"
+    quiet = "--conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1"
+    # That of a Connect server: what each of the tasks needs is loaded once
+    quiet += " --conf spark.python.daemon.module=conduit_tasks.spark.daemon"
     return {"PYSPARK_SUBMIT_ARGS": f"{submit} {quiet} pyspark-shell"}
 
 
