@@ -33,6 +33,7 @@ from conduit_tasks.micro_batch.work_through import work_through
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, state
+from tests.waiting import until
 
 NOT_TRIED_AGAIN = (ConfigError, PipelineStopped, NotDurable, InvariantBroken, StateLost)
 """What fails a task before its application has begun (`airflow/tasks.py`)."""
@@ -81,6 +82,7 @@ def play(
     warm: Callable[[], None] = lambda: None,
     without: Sequence[str] = (),
     late: Mapping[str, float] | None = None,
+    acks_after: Callable[[], bool] = lambda: True,
     meanwhile: Callable[[], None] | None = None,
     progress: Callable[[str, dict[str, Any]], None] = lambda node, fields: None,
     chosen: Sequence[str] = (),
@@ -89,8 +91,9 @@ def play(
     patience: float = 300.0,
 ) -> Played:
     """Plans a run and lives it to its end. `slots`: nodes that are at work at once, the first in the pipeline first;
-    `without`: nodes whose tasks never begin; `late`: seconds until a node's begins; `meanwhile` is called once
-    the nodes have been started; `chosen`: destinations, all where empty."""
+    `without`: nodes whose tasks never begin; `late`: seconds until a node's begins; `acks_after`: what must be true
+    before a task of acks begins; `meanwhile` is called once the nodes have been started; `chosen`: destinations, all
+    where empty."""
     played = Played()
     if not plan_run(pipeline_id, run, limits, by_hand=by_hand).work:
         played.idle = True
@@ -160,6 +163,7 @@ def play(
 
     def ack(source: str) -> None:
         name = f"acks.{source}"
+        until(acks_after)
         for number in range(1, retries + 2):
             try:
                 done = ack_along(pipeline_id, source, run, lambda: None)
@@ -184,9 +188,9 @@ def play(
         pool.queued()
     if meanwhile is not None:
         meanwhile()
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
     hanging = [thread.name for thread in threads if thread.is_alive()]
     assert not hanging, f"{hanging} did not end: {played.said}"
     return played
