@@ -25,9 +25,9 @@ down: env ## stop it gracefully: what is in flight is delivered first
 stack: env ## the same in containers on two Spark workers, with kills on the way; STACK="--spool s3" or --keep
 	@$(BIN)/python -m conduit_tasks.trial $(STACK)
 
-test:     ## all tests
+test:     ## all tests; ONLY="not slow or proves": those of these marks (CONTRIBUTING.md)
 	@scripts/env.sh --tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder --junitxml=.pytest_cache/report.xml
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder --junitxml=.pytest_cache/report.xml $(if $(ONLY),-m "$(ONLY)")
 
 check: env ## format, lint, types (Python, and the pages' JavaScript) and known vulnerabilities
 	@$(BIN)/ruff format --check .

@@ -219,6 +219,7 @@ def test_a_given_connection_is_asked_for_nowhere_else(monkeypatch: pytest.Monkey
     assert connections.VARIABLE not in os.environ
 
 
+@pytest.mark.slow
 def test_a_child_in_a_process_of_its_own_has_them() -> None:
     given(type="redis", host="r", password=SECRET)
     assert in_child(settings_of, "redis", forks=False)["url"] == f"redis://:{ESCAPED}@r/0"
@@ -273,6 +274,7 @@ def conduit(environment: dict[str, str], *arguments: str) -> subprocess.Complete
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_validate_names_what_is_missing_where_airflow_can_be_asked(home: Path, airflow: dict[str, str]) -> None:
     # Given a pipeline with three connections, of which Airflow's database has one, and the environment one
     (home / "include" / "pipelines" / "p.yaml").write_text(PIPELINE)
@@ -286,6 +288,7 @@ def test_validate_names_what_is_missing_where_airflow_can_be_asked(home: Path, a
     assert SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_validate_is_content_where_airflow_cannot_be_asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a machine on which Airflow's database cannot be reached
     (home / "include" / "pipelines" / "p.yaml").write_text(PIPELINE)

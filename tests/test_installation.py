@@ -27,6 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1", "3.3.2"])
 def test_it_goes_beside_other_providers_at_the_versions_that_they_have(
     airflow: str, wheel: Path, tmp_path: Path
@@ -47,6 +48,7 @@ def test_it_goes_beside_other_providers_at_the_versions_that_they_have(
     assert not EMBEDDED & set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("airflow", ["3.1.8", "3.2.1"])
 def test_it_goes_under_constraints_of_the_time_at_which_an_airflow_was_released(
     airflow: str, wheel: Path, tmp_path: Path

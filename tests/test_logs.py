@@ -137,6 +137,7 @@ def test_what_a_delivery_logs_names_pipeline_run_destination_and_micro_batch(
         }
 
 
+@pytest.mark.slow
 def test_executors_log_about_what_their_driver_does(as_json: Path) -> None:
     """In a process of its own: what an executor writes is the driver's stderr."""
     code = (

@@ -100,6 +100,7 @@ def test_the_patterns_are_found() -> None:
     assert {"conduit_tasks.processors.convert._FLOAT", "conduit_tasks.pipeline.yaml._VARIABLE"} < FOUND.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", FOUND)
 def test_no_text_takes_a_pattern_more_than_linear_time(where: str) -> None:
     assert slow(*FOUND[where]) is None

@@ -290,6 +290,7 @@ def test_silence_is_told_unless_the_pipeline_is_younger(home: Path, started: Cal
     assert told(home) == [" late", " recovered"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["5", "0/h", "5/", "x/h", "5/x", "-1/h", "5/0s"])
 def test_a_rule_that_is_none_is_named(home: Path, started: Callable[..., None], wrong: str) -> None:
     started(alerts=with_rule(dead_letters="3/h"))

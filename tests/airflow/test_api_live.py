@@ -99,6 +99,7 @@ def test_what_has_changed_is_told_and_nothing_else() -> None:
     assert changes(before, now) == {"at": 2, "destinations": [{"id": "x", "n": 2}]}
 
 
+@pytest.mark.slow
 def test_streams_hold_no_thread_and_are_bounded_in_number(
     site: str, delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

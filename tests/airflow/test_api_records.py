@@ -27,6 +27,7 @@ def said(answer: Any) -> list[str]:
     return [f"{s['node']} {s.get('processor', s['step'])} {s['outcome']}" for s in answer.json()["steps"]]
 
 
+@pytest.mark.slow
 def test_the_last_records_are_listed_with_their_answers_and_records_are_tried(api: Any, delivered: None) -> None:
     found = api.get(RECORDS, params={"node": "destinations.web", "last": 8}).json()
     assert len(found["records"]) == 8

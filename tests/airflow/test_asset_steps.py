@@ -217,6 +217,7 @@ def test_events_are_emitted_also_while_another_run_lasts_and_does_all_the_work(
     assert step in planned("y")
 
 
+@pytest.mark.slow
 def test_events_of_a_clock_that_was_ahead_do_not_hide_those_of_now(
     home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def test_how_it_ended_is_told_as_after_a_submit(
         operator().execute(context)
 
 
+@pytest.mark.slow
 def test_where_no_server_listens_the_task_says_so_and_submits_by_itself(
     operator: Build,  # noqa: F811
     work: list[Any],  # noqa: F811

@@ -169,6 +169,7 @@ def test_a_look_that_has_not_read_all_keeps_nothing_and_goes_on_with_what_anothe
     assert seqs(slow.look(0.0)) == [*range(2 * PER, 13 * PER), 500]
 
 
+@pytest.mark.slow
 def test_a_first_look_takes_a_small_part_of_the_time_that_columns_take(pipeline: None) -> None:
     stored(200)
 

@@ -147,6 +147,7 @@ def test_good_files_raise_nothing(home: Path) -> None:
     raise_findings()
 
 
+@pytest.mark.slow
 def test_parsing_a_dag_file_loads_nothing_that_runs_it(home: Path, tmp_path: Path) -> None:
     """Against a baseline: what Airflow and the provider load by themselves is not ours."""
     write_pipeline(home, processors=PROCESSORS)

@@ -290,6 +290,7 @@ def submit(
     return run
 
 
+@pytest.mark.slow
 def test_an_application_that_fails_or_is_killed_is_an_issue(submit: Callable[..., Any], context: Any) -> None:
     event = json.dumps({"event": "failed", "reason": "in.txt is gone; put it back", "error": "SourceError"})
     submit(f"import sys\nsys.stderr.write('conduit {event}\\n')\nsys.exit(1)\n", context)

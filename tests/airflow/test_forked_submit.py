@@ -60,6 +60,7 @@ def told(tmp_path: Path) -> Path:
     return tmp_path / "told"
 
 
+@pytest.mark.slow
 def test_a_job_of_a_forked_driver_is_that_of_a_started_one(
     operator: Build,  # noqa: F811
     work: list[Any],  # noqa: F811
@@ -96,6 +97,7 @@ def test_a_job_of_a_forked_driver_is_that_of_a_started_one(
     assert "Traceback" not in "".join(lines), "nobody says anything of a JVM that ends as it should"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["driver", "jvm"])
 def test_whichever_of_driver_and_jvm_is_killed_the_other_ends_and_so_does_the_worker(
     operator: Build,  # noqa: F811
@@ -184,6 +186,7 @@ def test_a_jvm_that_nobody_needs_is_not_started(
     assert task._hook.exit_code == 0
 
 
+@pytest.mark.slow
 def test_spark_starts_the_driver_where_it_is_told_with_which_python(
     operator: Build,  # noqa: F811
     work: list[Any],  # noqa: F811

@@ -50,6 +50,7 @@ def submitted(
     return run
 
 
+@pytest.mark.slow
 def test_what_the_provider_injects_and_what_the_user_sets_goes_with_the_submit(
     submitted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

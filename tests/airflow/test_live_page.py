@@ -60,6 +60,7 @@ def pipeline(home: Path, delivered: None) -> Broker:
     return broker_of("p")
 
 
+@pytest.mark.slow
 def test_a_page_goes_as_its_pipeline_goes_by_one_connection_and_nothing_shifts(
     site: str, browser: str, pipeline: Broker, home: Path
 ) -> None:
@@ -202,6 +203,7 @@ async def _looks(tab: Tab, broker: Broker) -> None:
     await tab.size(1280, 1100)
 
 
+@pytest.mark.slow
 def test_a_page_that_gets_no_stream_asks_from_time_to_time_and_gets_one_later(
     site: str, browser: str, pipeline: Broker, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
@@ -230,6 +232,7 @@ async def _asks(site: str, browser: str, broker: Broker, monkeypatch: pytest.Mon
         assert all("503" in error for error in tab.errors), tab.errors
 
 
+@pytest.mark.slow
 def test_a_destination_that_goes_from_the_file_goes_from_the_page(
     site: str, browser: str, pipeline: Broker, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
@@ -263,6 +266,7 @@ pipelines:
 DESTINATION = "      - {id: ID, type: destination, plugin: file, settings: {path: out/ID.jsonl}}\n"
 
 
+@pytest.mark.slow
 def test_two_hundred_destinations_are_shown_in_a_drawing_that_scrolls_by_itself(
     site: str, browser: str, home: Path, airflow: Airflow
 ) -> None:
@@ -300,6 +304,7 @@ async def _wide(site: str, browser: str, broker: Broker) -> None:
         assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_a_processor_that_stops_the_pipeline_is_marked_and_what_waits_for_it_is_not_at_fault(
     site: str, browser: str, home: Path, delivered: None
 ) -> None:

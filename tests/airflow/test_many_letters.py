@@ -333,6 +333,7 @@ def test_one_letter_is_found_without_the_files_of_other_micro_batches(pipeline: 
     assert DeadLetterStore(root(), "p").live("web", 4, 5, 0) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [10, 1_000])
 def test_no_look_costs_a_second_of_cpu(
     api: Any, pipeline: None, read: list[str], files: int, monkeypatch: pytest.MonkeyPatch

@@ -77,6 +77,7 @@ def said(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_the_application_gets_ids_and_the_environment(
     operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any
@@ -109,6 +110,7 @@ pipelines:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_the_driver_is_given_the_connections_of_its_node_and_nobody_else_sees_them(
     operator: Callable[..., ConduitSubmitOperator],
@@ -163,6 +165,7 @@ def test_a_missing_connection_is_named_and_asked_for_again(
     assert not isinstance(error.value, AirflowFailException)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "event", "code", "state"),
     [
@@ -202,6 +205,7 @@ def test_an_exit_code_becomes_a_state_with_the_reason(
     assert left == [], "an application that ends at once leaves nothing behind"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("owner", "attempts"), [("r1@host:7", 2), ("r2@host:7", 1)])
 def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_no_other_runs(
     operator: Callable[..., ConduitSubmitOperator],
@@ -230,6 +234,7 @@ def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_
     assert len(work) == attempts, "each looked at the broker before it began"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_a_kill_takes_the_driver_and_its_workers_along(
     operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any

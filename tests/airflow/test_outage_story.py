@@ -82,6 +82,7 @@ def billing(home: Path, receivers: Callable[..., Receiver]) -> Receiver:
     return receiver
 
 
+@pytest.mark.slow
 def test_a_destination_that_goes_down_is_seen_on_the_page_and_caught_up(
     site: str, browser: str, billing: Receiver, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGES, SCRIPTS = ROOT / "conduit_tasks" / "airflow" / "pages", ROOT / "scripts" / "js"
 MODULES = sorted(path for path in PAGES.glob("*.js") if path.name != "uplot.js")
@@ -39,6 +41,7 @@ def check(pages: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
 
 
+@pytest.mark.slow
 def test_a_name_or_a_type_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     shutil.copytree(PAGES, pages)

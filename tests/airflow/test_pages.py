@@ -72,6 +72,7 @@ async def picture(tab: Tab, name: str) -> None:
         (Path(LOOK) / f"{name}.png").write_bytes(base64.b64decode(found["data"]))
 
 
+@pytest.mark.slow
 def test_charts_show_what_happened_are_zoomed_and_read_by_the_keyboard_and_have_a_table(
     site: str, browser: str, delivered: None, sample: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ async def _charts(site: str, browser: str) -> None:
         assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_a_thousand_pipelines_are_listed_with_what_needs_somebody_first(
     site: str, browser: str, home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, sample: Script
 ) -> None:

@@ -55,6 +55,7 @@ def failing(pipelines: Callable[[Iterable[str]], None], airflow: Airflow) -> Non
             note_failure(broker_of(id), node, node, error_class, error, str(attempt), log)
 
 
+@pytest.mark.slow
 def test_the_issues_of_a_thousand_pipelines_are_a_click_away(
     site: str, browser: str, failing: None, pipelines: Callable[[Iterable[str]], None]
 ) -> None:
@@ -62,6 +63,7 @@ def test_the_issues_of_a_thousand_pipelines_are_a_click_away(
     asyncio.run(_look(site, browser))
 
 
+@pytest.mark.slow
 def test_issues_of_dead_letters_come_as_they_are_found(
     site: str, browser: str, failing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ async def _come(site: str, browser: str) -> None:
         assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_letters_of_an_earlier_version_come_as_they_are_read(
     site: str, browser: str, pipelines: Callable[[Iterable[str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ VIEWS = {
 """Address of a view → what is there once it is drawn."""
 
 
+@pytest.mark.slow
 def test_no_view_has_a_serious_violation(
     site: str,
     browser: str,

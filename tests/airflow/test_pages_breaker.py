@@ -33,6 +33,7 @@ def breaking(home: Path, url: str, pause: str) -> None:
     write_pipeline(home, "p", PIPELINE.replace("URL", url).replace("{timeout: 20s}", breaker))
 
 
+@pytest.mark.slow
 def test_an_open_breaker_is_shown_until_a_record_was_delivered(
     site: str, browser: str, home: Path, airflow: Airflow, receivers: Any
 ) -> None:

@@ -19,6 +19,7 @@ PROBLEM = "document.querySelector('#problem').textContent"
 PAGE = "document.querySelector('#page').innerText"
 
 
+@pytest.mark.slow
 def test_what_is_wrong_in_an_address_or_a_form_is_said_in_plain_words(
     site: str, browser: str, delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ async def _wrong(site: str, browser: str) -> None:
         assert all("404" in error or "409" in error or "400" in error for error in tab.errors), tab.errors
 
 
+@pytest.mark.slow
 def test_the_chart_of_all_pipelines_does_what_it_says_and_keeps_its_zoom(
     site: str, browser: str, delivered: None, sample: Any
 ) -> None:
@@ -122,6 +124,7 @@ COLORS = """
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_or_hidden_that_people_look_for(site: str, browser: str, delivered: None, sample: Any) -> None:
     history(sample)
     asyncio.run(_details(site, browser))

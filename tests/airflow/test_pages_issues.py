@@ -25,6 +25,7 @@ ISSUES = "fetch('/conduit/v1/pipelines/p/issues').then((a) => a.json())"
 LETTERS = "fetch('/conduit/v1/pipelines/p/dead-letters').then((a) => a.json())"
 
 
+@pytest.mark.slow
 def test_an_issue_is_acknowledged_and_opened_again_by_the_keyboard_and_its_record_is_tried(
     site: str, browser: str, delivered: None, home: Path
 ) -> None:
@@ -89,6 +90,7 @@ async def _muted(tab: Tab) -> None:
         await tab.until("document.querySelector('.issue.open')")
 
 
+@pytest.mark.slow
 def test_what_is_sent_again_says_how_much_of_it_is_left(
     site: str, browser: str, delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +121,7 @@ async def _sent(site: str, browser: str) -> None:
         assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_an_issue_of_a_task_leads_to_its_log_and_says_when_the_task_succeeded(
     site: str, browser: str, delivered: None
 ) -> None:

@@ -119,6 +119,7 @@ def full(home: Path, airflow: Airflow, delivered: None, sample: Script, monkeypa
         broker.close()
 
 
+@pytest.mark.slow
 def test_no_view_of_a_full_installation_costs_a_second_shifts_or_writes_an_error(
     site: str, browser: str, full: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

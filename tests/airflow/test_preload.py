@@ -35,6 +35,7 @@ print(json.dumps([len(MODULES), len(loaded), forked]))
 """
 
 
+@pytest.mark.slow
 def test_a_scheduler_loads_what_its_tasks_will_need_and_a_forked_task_can_use_it() -> None:
     # Given Airflow as its scheduler starts it, with the plugin found by its entry point
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False)

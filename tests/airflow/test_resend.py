@@ -138,6 +138,7 @@ def test_a_run_with_an_interval_replays_and_one_without_redrives(
     assert what_of(params, run_type) == what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "run_type", "why"),
     [

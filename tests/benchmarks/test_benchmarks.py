@@ -93,6 +93,7 @@ def check_chain(facts: dict[str, Any]) -> None:
     assert facts["rows"] == EVENTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in RUN if name not in ("whole", "stream", "topics")]
 )  # they want a stack

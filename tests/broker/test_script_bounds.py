@@ -118,6 +118,7 @@ def whole() -> Mapping[str, Call]:
     return cases()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases())
 def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(
     broker: Broker, whole: Mapping[str, Call], name: str

@@ -72,6 +72,7 @@ def test_letters_whose_messages_differ_in_numbers_are_one_issue(place: Place) ->
     assert "Correct the processor in the pipeline's file" in found["processors/bad"]["advice"]
 
 
+@pytest.mark.slow
 def test_what_is_decided_stays_until_it_is_seen_again_or_its_time_is_over(place: Place) -> None:
     (refused,) = [issue["id"] for issue in listed() if issue["node"] == "destinations.d"]
     for word, said in (("acknowledge", "acknowledged"), ("mute", "muted"), ("resolve", "resolved")):

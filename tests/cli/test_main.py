@@ -119,6 +119,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
 def test_an_absurd_value_is_an_error_that_is_said_and_no_traceback(

@@ -216,6 +216,7 @@ tests:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_what_sees_dataframes_runs_in_spark(conduit: Conduit, folder: Path) -> None:
     # Given a statement that filters, marks and fails on one record, and a function that repeats records

@@ -41,6 +41,7 @@ def file(folder: Path) -> Path:
     return folder / "include" / "pipelines" / "p.yaml"
 
 
+@pytest.mark.slow
 def test_a_record_is_shown_before_and_after_each_step(conduit: Conduit, file: Path) -> None:
     done = conduit("records", "try", "p", "--record", '{"metadata": {"kind": "b"}, "payload": {"after": {"n": 30}}}')
     assert done.exit_code == 0, done.output

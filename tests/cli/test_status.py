@@ -135,6 +135,7 @@ def test_a_destination_that_does_not_answer_is_named_with_its_answer_and_the_run
     assert notes["destinations.web"].startswith("does not answer, oldest ")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_watch_draws_each_node_with_its_bar_and_goes_on_living(home: Path, delivered: None) -> None:
     # Given a watch of a pipeline that has nothing to do
     with terminal(sys.executable, "-m", "conduit_tasks.cli", "status", "p", "--watch") as (process, end):
@@ -148,6 +149,7 @@ def test_on_a_terminal_a_watch_draws_each_node_with_its_bar_and_goes_on_living(h
         assert ended(process, end) == 0
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_watch_prints_plain_lines_again(delivered: None) -> None:
     command = [sys.executable, "-m", "conduit_tasks.cli", "status", "p", "--watch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

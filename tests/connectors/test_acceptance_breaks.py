@@ -132,6 +132,7 @@ class TellsSecrets(MemorySource):
             raise ConfigError(f"{error}, in {settings}") from None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "check", "why"),
     [

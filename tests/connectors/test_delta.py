@@ -292,6 +292,7 @@ def test_a_file_that_was_vacuumed_after_its_plan_can_be_left_behind(home: Path, 
     assert len((home / "out.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_a_file_of_a_table_that_is_damaged_anywhere_in_its_description_is_an_error_that_names_it(home: Path) -> None:
     write_deltalake(home / "t", pa.table({"n": range(60), "t": ["s" * 600] * 60}))
     [path] = (home / "t").glob("*.parquet")

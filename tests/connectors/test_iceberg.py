@@ -27,6 +27,7 @@ from tests.connectors.test_shard_files import rows as rows_of_shard
 pytestmark = pytest.mark.xdist_group("iceberg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"mode": "upsert", "key": "id"}])
 def test_the_connector_keeps_its_contract(either: Lake, more: dict[str, str]) -> None:
     report = accept("iceberg", destination={**either.settings, **more}, read_back=either.rows)
@@ -310,6 +311,7 @@ def test_one_task_writes_upserts() -> None:
     assert issubclass(IcebergDestination, BatchDestination)
 
 
+@pytest.mark.slow
 def test_tasks_that_find_neither_catalog_nor_namespace_nor_table_create_them_at_once(home: Path) -> None:
     """Given six that begin at the same moment, then what another one has created is taken for what it is."""
     with ExitStack() as stack, ThreadPoolExecutor(6) as pool:

@@ -35,6 +35,7 @@ def refused(kafka: Kafka) -> tuple[str, list[Record]]:
     return topic, [record(n, b"%d" % n + (b"x" * 5000 if n % 10 == 3 else b"")) for n in range(100)]
 
 
+@pytest.mark.slow
 def test_records_that_are_refused_leave_no_client(kafka: Kafka) -> None:
     before = clients()
     topic, records = refused(kafka)

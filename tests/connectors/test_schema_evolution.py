@@ -183,6 +183,7 @@ def test_freeze_refuses_a_record_which_counts_as_any_nack(home: Path, place: Pla
     assert letters() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", ["freeze", "quarantine"])
 def test_a_table_that_stays_as_it_is_takes_what_fits_it(place: Place, schema: str) -> None:
     out = place.destination(schema=schema)
@@ -241,6 +242,7 @@ def test_what_no_wider_column_holds_is_a_letter_and_leaves_the_table_as_it_was(p
 DECIMAL = pa.decimal128(5, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", ["evolve", "quarantine"])
 @pytest.mark.parametrize(
     ("type_", "fits", "wide"),

@@ -77,6 +77,7 @@ def test_config_comes_from_a_file_inline_and_by_key(tmp_path: Path) -> None:
         read(source(config=str(file)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--catalog", "--properties"])
 def test_streams_and_fields_are_selected_of_what_it_discovers_or_of_a_catalog(tmp_path: Path, flag: str) -> None:
     of = source({"x": 1}, catalog_flag=flag, select="shop.orders, !shop.orders.secret")
@@ -116,6 +117,7 @@ def test_a_wrong_setting_is_named(settings: dict[str, str], said: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_tap_and_what_it_started_end_with_the_process_that_reads(tmp_path: Path, how: signal.Signals) -> None:
     pids = tmp_path / "pids"

@@ -159,6 +159,7 @@ def test_small_micro_batches_are_written_by_one_process_without_spark(
         )
 
 
+@pytest.mark.slow
 def test_a_group_whose_rows_replace_each_other_by_now_is_finished_one_after_the_other(
     quick: Path,  # noqa: F811
     db: Database,
@@ -197,6 +198,7 @@ def test_a_group_whose_rows_replace_each_other_by_now_is_finished_one_after_the_
     assert db.run("SELECT n FROM events WHERE id = 7") == [(1_210,)]
 
 
+@pytest.mark.slow
 def test_tasks_that_create_a_table_at_once_all_find_it(db: Database) -> None:
     """PostgreSQL refuses some of them by a unique violation of its own catalogue: no fault of a record."""
 

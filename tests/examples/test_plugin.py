@@ -24,6 +24,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
+@pytest.mark.slow
 def test_its_own_test_passes_with_the_acceptance_suite(installed: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-c", str(EXAMPLE / "pyproject.toml"), "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -39,6 +40,7 @@ def test_its_own_test_passes_with_the_acceptance_suite(installed: dict[str, str]
     assert "6 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_it_is_listed_and_described_beside_our_own(installed: dict[str, str], tmp_path: Path) -> None:
     def conduit(*words: str) -> str:
         command = [sys.executable, "-m", "conduit_tasks.cli", *words]

@@ -65,6 +65,7 @@ def arrived(home: Path, receiver: Receiver, rows: list[Any], most: int) -> None:
     account()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_watched_writes_no_line_about_it(
     connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

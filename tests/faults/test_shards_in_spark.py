@@ -85,6 +85,7 @@ def test_a_worker_that_is_killed_is_followed_by_another_attempt_at_its_shard_alo
     assert delivered["tasks"] == TASKS
 
 
+@pytest.mark.slow
 def test_a_destination_that_leaves_it_to_spark_has_as_many_tasks_as_there_are_cores(
     quick: Path, receiver: Receiver, applications: Callable[..., Application], environment: dict[str, str]
 ) -> None:

@@ -61,6 +61,7 @@ def all_there(home: Path, count: int) -> None:
     assert (counters["delivered"], counters["nacked"]) == (count, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("of_sqlite")
 @pytest.mark.parametrize("order", ["key", "none"])
 def test_one_task_writes_to_a_sqlite_that_only_the_connection_names(
@@ -80,6 +81,7 @@ def test_one_task_writes_to_a_sqlite_that_only_the_connection_names(
     all_there(home, 1_000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("of_sqlite")
 def test_several_micro_batches_are_not_begun_at_once_for_a_sqlite(
     home: Path,
@@ -96,6 +98,7 @@ def test_several_micro_batches_are_not_begun_at_once_for_a_sqlite(
     all_there(home, 2_000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("of_sqlite")
 def test_what_several_tasks_have_begun_is_finished_by_one_once_the_connection_is_of_sqlite(
     home: Path,

@@ -50,6 +50,7 @@ def sealed(home: Path, sizes: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_every_node_does_small_work_without_a_jvm(home: Path, applications: Start, receiver: Receiver) -> None:
     # Given three events, and no Java
     rows = events(home / "data", 3)
@@ -67,6 +68,7 @@ def test_every_node_does_small_work_without_a_jvm(home: Path, applications: Star
     account()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "size"), [("2", "4000000"), ("20000", "10"), ("0", "4000000"), ("20000", "0")])
 @pytest.mark.parametrize("node", ["sources.in", "destinations.to"])
 def test_what_is_larger_than_the_settings_say_is_done_in_spark(

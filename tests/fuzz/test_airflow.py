@@ -33,6 +33,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "PAUSE", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @fuzzed
 @given(

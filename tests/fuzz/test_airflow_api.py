@@ -161,6 +161,7 @@ def ask(api: Any, delivered: None, here: None, monkeypatch: pytest.MonkeyPatch) 
     return send
 
 
+@pytest.mark.slow
 def test_a_value_that_is_wrong_or_extreme_is_answered_in_every_place_of_every_route(ask: Asked) -> None:
     """Given requests that are sound but for one value, then each is answered by a page or by a problem."""
     every = list(routes())
@@ -200,6 +201,7 @@ def test_a_problem_says_any_text(api: Any) -> None:
     assert len(problem(400, "é" * 1_000_000).body) < 50_000
 
 
+@pytest.mark.slow
 @settings(fuzzed, max_examples=8 * EXAMPLES)
 @given(data=st.data())
 def test_whatever_is_asked_is_answered_by_a_page_or_by_a_problem(ask: Asked, data: st.DataObject) -> None:

@@ -227,6 +227,7 @@ def bomb(kind: str) -> bytes:
     raise AssertionError(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gzip", "gzip, gzip", "zstd"])
 def test_a_page_is_unpacked_no_further_than_a_page_may_be_long(kind: str) -> None:
     import resource
@@ -283,6 +284,7 @@ TOKENS = [
 ]
 
 
+@pytest.mark.slow
 @fuzzed
 @given(
     body=st.sampled_from(TOKENS) | damaged(st.just(TOKENS[0])) | BYTES,

@@ -132,6 +132,7 @@ def stream(redis_process: RedisServer) -> Any:
     client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "text", "json"])
 @fuzzed
 @given(

@@ -154,6 +154,7 @@ def test_a_pipeline_file_that_is_none_has_findings(tmp_path: Path, text: bytes) 
     loaded(tmp_path / "p.yaml", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["[", "{a: ", "- ", "a:\n ", "? ", "!!a ", "&a [", "(", "${", '"${A:-'])
 @fuzzed
 @given(depth=DEPTHS)
@@ -212,6 +213,7 @@ def test_every_function_of_templates_takes_any_value(name: str, values: list[Any
     rendered(f"{{{{ {name} {arguments} }}}}", Record(b"1", after=values, origin=ORIGIN))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["(", "{{if 1}}", "{{ (", "{{/*", "{{range 1}}", "((not ", "{{ not (", "{{with .Key}}"]
 )
@@ -240,6 +242,7 @@ def test_a_filter_decides_or_is_refused(text: str, metadata: dict[str, str]) -> 
     filtered(text, Record(b"1", metadata=dict(metadata), origin=ORIGIN))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["(", "NOT ", "-", "1 + ", "'a' LIKE 'b' OR ", "INT(", "1 IN (", "x AND "])
 @fuzzed
 @given(depth=DEPTHS)

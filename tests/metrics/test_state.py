@@ -108,6 +108,7 @@ def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.Mo
         assert [each.value for each in metrics.samples(pipelines, broker_of)] == [0]
 
 
+@pytest.mark.slow
 def test_the_command_prints_them_and_serves_them(ran: Path) -> None:
     printed = conduit("metrics")
     assert printed.returncode == 0

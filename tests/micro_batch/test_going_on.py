@@ -144,6 +144,7 @@ def the_scheduler_stops(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert context.broker.runs.wind_up() == "one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "why",
     [

@@ -115,6 +115,7 @@ def test_a_file_that_changes_while_a_node_begins_is_noticed(home: Path, monkeypa
     assert "has changed" in ended.reason
 
 
+@pytest.mark.slow
 def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
     assert len([r for r in caplog.records if r.name.startswith("conduit_tasks.micro_batch")]) < 30
 
 
+@pytest.mark.slow
 def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

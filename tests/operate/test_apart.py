@@ -82,6 +82,7 @@ def test_what_does_not_come_to_an_end_is_ended_and_the_step_is_named(folder: Pat
     assert last["before"][0]["metadata"]["mark"] == "1"
 
 
+@pytest.mark.slow
 def test_a_function_that_ends_its_process_or_takes_all_memory_fails_the_step_alone(folder: Path) -> None:
     last = tried(ask("die"))["steps"][-1]
     assert (last["error"], last["error_class"]) == ("die ended its process (exit code 3)", "killed its worker")
@@ -89,6 +90,7 @@ def test_a_function_that_ends_its_process_or_takes_all_memory_fails_the_step_alo
     assert (last["outcome"], last["error"]) == ("failed", "MemoryError: ")
 
 
+@pytest.mark.slow
 def test_calls_over_the_network_are_left_out_unless_they_are_allowed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_calls_over_the_network_are_left_out_unless_they_are_allowed(
         server.accept()[0].close()
 
 
+@pytest.mark.slow
 def test_a_function_that_prints_without_end_fails_its_step_and_fills_nobodys_memory(folder: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     last = tried(ask("shout"))["steps"][-1]

@@ -124,6 +124,7 @@ def test_only_what_processors_follow_is_asked_of_a_process_of_its_own(delivered:
     assert [has_steps(pipeline, node) for node in nodes] == [True, False, True, False, True]
 
 
+@pytest.mark.slow
 def test_the_command_prints_both_sides_of_a_processor(delivered: None) -> None:
     # By a process of its own
     done = CliRunner().invoke(app, ["records", "peek", "p", "--node", "processors/even", "--last", "2"])

@@ -126,6 +126,7 @@ def by_avro(home: Path) -> dict[str, Callable[[], dict[str, str]]]:
     return {"schema.check": lambda: {"type": "avro", "schema": json.dumps(RECURSIVE)}, "avro.encode": encode}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plugin", ["schema.check", "avro.encode"])
 def test_records_of_avro_that_contain_each_other_are_read_a_limited_number_of_times(
     plugin: str, by_avro: dict[str, Callable[[], dict[str, str]]]

@@ -80,6 +80,7 @@ def test_a_missing_id_is_filtered_and_columns_not_selected_stay(spark: Any) -> N
     assert rows[0][2].key == {"id": 1}
 
 
+@pytest.mark.slow
 def test_changed_columns_are_taken_over(spark: Any) -> None:
     rows = apply(
         spark,
@@ -99,6 +100,7 @@ def test_changed_columns_are_taken_over(spark: Any) -> None:
     assert out.position == b"p1"
 
 
+@pytest.mark.slow
 def test_text_stays_structured_only_where_it_is_an_object(spark: Any) -> None:
     query = "SELECT * EXCEPT (payload), {} AS payload FROM records WHERE _id = '0:0:0'"
     assert apply(spark, examples(spark), query.format("""'{"x": 1}'"""))[0][2].after == {"x": 1}
@@ -107,6 +109,7 @@ def test_text_stays_structured_only_where_it_is_an_object(spark: Any) -> None:
     assert apply(spark, examples(spark), query.format("CAST('{}' AS BINARY)"))[0][2].after == b"{}"
 
 
+@pytest.mark.slow
 def test_repeated_ids_become_derived_records_in_their_order(spark: Any) -> None:
     # Given a record with two legs, exploded
     query = """
@@ -120,6 +123,7 @@ def test_repeated_ids_become_derived_records_in_their_order(spark: Any) -> None:
     assert len({r.id for _, _, r in rows}) == 5
 
 
+@pytest.mark.slow
 def test_records_derived_before_keep_their_ordinals_unless_derived_again(spark: Any) -> None:
     rows = [(0, 0, Record(b"1", after={"l": ["a"]}, ordinal=n)) for n in (0, 2)]
     kept = apply(
@@ -140,6 +144,7 @@ def test_records_derived_before_keep_their_ordinals_unless_derived_again(spark: 
     assert [r.key for _, _, r in again] == [b"a", b"a", b"b"]
 
 
+@pytest.mark.slow
 def test_a_static_table_may_be_joined(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "airlines.json").write_text('{"code":"UA","name":"United"}\n{"code":"AA","name":"American"}\n')
     query = f"""
@@ -151,6 +156,7 @@ def test_a_static_table_may_be_joined(spark: Any, tmp_path: Path) -> None:
     assert out.metadata == {"name": "United"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
@@ -191,6 +197,7 @@ def test_payload_and_after_cannot_both_be_changed(spark: Any) -> None:
         apply(spark, examples(spark), query, schema="a INT")
 
 
+@pytest.mark.slow
 def test_a_python_function_sees_the_same_view(spark: Any, home: Path) -> None:
     # Given a function that filters, repeats and marks in ways no plan can be read from
     (home / "frame_functions.py").write_text(

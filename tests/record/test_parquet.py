@@ -125,6 +125,7 @@ def test_rows_of_many_columns_are_fewer_at_once(tmp_path: Path) -> None:
     assert max(b.num_rows for b in batches(tmp_path / "a.parquet")) <= LIMIT / 1_000 / 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_values_are_those_that_were_written(encoding: str, tmp_path: Path) -> None:
     make, options = ENCODINGS[encoding]
@@ -158,6 +159,7 @@ def test_a_small_file_of_large_rows_comes_in_batches_of_records_that_fit(home: P
     assert max(batch.nbytes for batch in found) <= LIMIT + (64 << 10)
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_files_description_that_is_damaged_ends_the_process() -> None:
     """pyarrow ends it, if it is asked about a column of which the sizes are described wrongly."""
     out = BytesIO()

@@ -41,6 +41,7 @@ def test_a_server_that_does_not_answer_is_given_up_within_ten_seconds() -> None:
     assert 3_000 < sum(waits) < 10_000
 
 
+@pytest.mark.slow
 def test_a_session_is_found_again_by_the_next_process_and_another_one_taken_once_it_is_closed(connected: Any) -> None:
     from conduit_tasks.spark import session
     from conduit_tasks.spark.connect import ConnectExecutors
@@ -98,6 +99,7 @@ def test_a_wrong_token_is_named_as_what_it_is(connected: Any, monkeypatch: pytes
         ConnectExecutors(str(executors.address), "a", "n").run_all(abs, [1])
 
 
+@pytest.mark.slow
 def test_an_error_of_the_work_is_told_as_before_and_leaves_the_session_usable(connected: Any) -> None:
     from pyspark.errors import PythonException
 
@@ -111,6 +113,7 @@ def test_an_error_of_the_work_is_told_as_before_and_leaves_the_session_usable(co
     assert run_all(divide, [2, 1]) == [0.5, 1.0]
 
 
+@pytest.mark.slow
 def test_a_worker_has_loaded_what_it_needs_before_its_first_job_and_collects_little_garbage(connected: Any) -> None:
     from conduit_tasks.spark.session import executors
 
@@ -126,6 +129,7 @@ def test_a_worker_has_loaded_what_it_needs_before_its_first_job_and_collects_lit
     assert left < frozen / 50
 
 
+@pytest.mark.slow
 def test_what_workers_log_is_in_the_log_of_the_task(connected: Any, capsys: pytest.CaptureFixture[str]) -> None:
     import logging
 
@@ -145,6 +149,7 @@ def test_what_workers_log_is_in_the_log_of_the_task(connected: Any, capsys: pyte
     ]
 
 
+@pytest.mark.slow
 def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_node_and_by_no_other(
     connected: Any,
 ) -> None:

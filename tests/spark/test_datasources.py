@@ -93,6 +93,7 @@ def test_a_stream_says_which_spark_it_needs(home: Path, monkeypatch: pytest.Monk
         ConduitDataSource({"path": "in.txt"}).streamReader(None)
 
 
+@pytest.mark.slow
 @STREAMS
 def test_a_stream_goes_on_where_its_checkpoint_says(formats: Any, home: Path) -> None:
     def run() -> None:
@@ -137,6 +138,7 @@ def test_nothing_to_read_is_an_empty_frame(formats: Any, home: Path) -> None:
     assert formats.read.format("conduit_file").load("empty.txt").count() == 0
 
 
+@pytest.mark.slow
 def test_what_is_read_can_be_written_record_by_record(
     formats: Any, home: Path, taking: tuple[str, list[bytes], list[int]]
 ) -> None:
@@ -148,6 +150,7 @@ def test_what_is_read_can_be_written_record_by_record(
     assert sorted(json.loads(body)["n"] for body in bodies) == list(range(50))
 
 
+@pytest.mark.slow
 def test_any_frame_can_be_written_by_one_task_where_there_is_one_file(formats: Any, home: Path) -> None:
     frame = formats.range(20).selectExpr("id", "CAST(id / 2 AS DECIMAL(5, 1)) AS half", "DATE'2026-11-21' AS day")
     for _ in range(2):
@@ -162,6 +165,7 @@ def test_any_frame_can_be_written_by_one_task_where_there_is_one_file(formats: A
         frame.repartition(2).write.format("conduit_file").mode("append").save("out/other.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "mode", "said"),
     [

@@ -39,6 +39,7 @@ def test_the_installed_pyspark_is_taken_as_it_is_compiled(zips: list[Path]) -> N
     assert not [path for path in found(*zips) if ".zip" in path]
 
 
+@pytest.mark.slow
 def test_another_spark_keeps_its_own_pyspark(zips: list[Path], tmp_path: Path) -> None:
     # Given a Spark that is not the installed one
     folder = tmp_path / "spark" / "python" / "lib"

@@ -243,6 +243,7 @@ local.made().run_all(leaves, [sys.argv[1]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker ends with its work")
 def test_a_driver_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     # Given a driver whose child is at work

@@ -66,6 +66,7 @@ def run(home: Path, tmp_path: Path, **conf: str) -> dict[str, object]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_a_driver_starts_from_the_archive_without_launcher(archived_home: Path, tmp_path: Path) -> None:
     said = run(archived_home, tmp_path, **{"spark.driver.memory": "600m"})
 
@@ -78,6 +79,7 @@ def test_a_driver_starts_from_the_archive_without_launcher(archived_home: Path, 
     assert ".zip" not in str(said["workers"]), "each daemon compiles PySpark again"
 
 
+@pytest.mark.slow
 def test_the_jvm_takes_the_archive(archived_home: Path) -> None:
     """`-Xshare:on` makes it an error not to: the class path at start is the one of the archive."""
     start = launch(archived_home, "local[1]", None)
@@ -105,6 +107,7 @@ def test_python_workers_on_this_machine_are_met_at_sockets_that_only_this_user_r
         assert not [key for key in launch(home, master, None).conf if "socket" in key]
 
 
+@pytest.mark.slow
 def test_without_an_archive_the_ordinary_submit_is_used(alone: Path) -> None:
     assert launch(alone, "local[*]", None).command is None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from conduit_tasks.stack import component
 from conduit_tasks.stack.up import AIRFLOW
 
@@ -14,6 +16,7 @@ atexit.register(lambda: print(gc.get_threshold()[0], gc.isenabled()))
 """
 
 
+@pytest.mark.slow
 def test_it_is_airflows_own_and_collects_garbage_seldom(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SEEN)
 

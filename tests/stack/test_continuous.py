@@ -41,6 +41,7 @@ def runs(stack: Stack, id: str) -> list[dict[str, Any]]:
     return [run for run in found["dag_runs"] if run["start_date"]]
 
 
+@pytest.mark.slow
 def test_runs_hand_over_to_each_other_while_events_come(stack: Stack, receiver: Receiver, stream: str) -> None:
     # Given one event after the other, over several runs
     n, began = 0, time.monotonic()
@@ -60,6 +61,7 @@ def test_runs_hand_over_to_each_other_while_events_come(stack: Stack, receiver: 
     assert any(begin < end for (_, end), (begin, _) in itertools.pairwise(times) if end)
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_is_started_again_runs_again_at_once(stack: Stack, receiver: Receiver, stream: str) -> None:
     stack.write(stream, "a", 1, 3)
     until(lambda: len(receiver.got) == 3)

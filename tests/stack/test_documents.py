@@ -50,6 +50,7 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_it_is_written(stack: Stack) -> None:
     begin, look, run, more, letters, end = blocks("docs/tutorial.md")
     with stack.lent("example"):
@@ -110,6 +111,7 @@ def refusing() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_work_on_the_flights(stack: Stack, refusing: str) -> None:
     [commands] = [block for block in blocks("README.md") if "conduit init" in block]
     # Given the demo's pipeline, with a part of its flights and a service of the test's

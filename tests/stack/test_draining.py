@@ -59,6 +59,7 @@ def slots(stack: Stack, count: int) -> Iterator[None]:
             set(before["slots"])
 
 
+@pytest.mark.slow
 def test_one_run_delivers_a_backlog_of_many_micro_batches_its_nodes_side_by_side(
     stack: Stack, receiver: Receiver
 ) -> None:
@@ -86,6 +87,7 @@ def test_one_run_delivers_a_backlog_of_many_micro_batches_its_nodes_side_by_side
     assert max(node["start_date"] for node in nodes) < min(node["end_date"] for node in nodes)
 
 
+@pytest.mark.slow
 def test_a_pool_of_one_slot_drains_by_runs_that_follow_each_other(stack: Stack, receiver: Receiver) -> None:
     stack.pipeline("narrow", http(receiver), f"{SMALL}\n    lag-budget: {{records: 100}}")
     stack.write("narrow", "a", 1, 300)
@@ -99,6 +101,7 @@ def test_a_pool_of_one_slot_drains_by_runs_that_follow_each_other(stack: Stack, 
     assert {run["state"] for run in (first, *others)} == {"success"}
 
 
+@pytest.mark.proves("C9", "C10")
 @pytest.mark.parametrize("how", ["cleared", "success"])
 def test_a_delivery_that_is_cleared_or_marked_in_the_middle_loses_and_repeats_nothing_that_was_confirmed(
     stack: Stack, receiver: Receiver, how: str

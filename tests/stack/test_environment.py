@@ -85,6 +85,7 @@ print(len([settings.engine.connect() for _ in range(60)]))
 """
 
 
+@pytest.mark.slow
 def test_who_writes_to_airflows_sqlite_waits_a_minute_for_the_others_and_they_not_for_the_disk(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

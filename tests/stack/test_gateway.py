@@ -41,6 +41,7 @@ def ensure(layout: Layout, state: State) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 def test_it_is_started_only_where_a_pipeline_has_a_gateway_source(stack: tuple[Layout, State]) -> None:
     layout, state = stack
     # Given no such pipeline
@@ -64,6 +65,7 @@ def test_it_is_started_only_where_a_pipeline_has_a_gateway_source(stack: tuple[L
     assert processes.stop(running, timeout=240)
 
 
+@pytest.mark.slow
 def test_one_that_cannot_begin_is_told_and_holds_up_nothing(stack: tuple[Layout, State]) -> None:
     layout, state = stack
     write_pipeline(layout.home, auth="env:NO_SUCH_TOKEN")

@@ -30,6 +30,7 @@ class ToFile(BaseNotifier):
 """
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_is_an_issue_until_it_succeeds(stack: Stack) -> None:
     (stack.home / "include" / "told.py").write_text(NOTIFIER)
     told = stack.home / "told"

@@ -57,6 +57,7 @@ def picky() -> Iterator[Picky]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_pages_show_pipelines_live_in_airflow_follow_its_theme_and_lead_to_its_dags(
     stack: Stack, picky: Picky, browser: str
 ) -> None:

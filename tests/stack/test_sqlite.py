@@ -138,6 +138,7 @@ def test_it_waits_for_other_processes_and_whoever_has_no_event_loop_waits_for_al
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
 def test_requests_that_write_together_hold_nobody_up(stack: Stack) -> None:

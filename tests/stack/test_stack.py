@@ -26,6 +26,7 @@ def http(receiver: Receiver, timeout: str = "20s") -> str:
     return f'plugin: http, settings: {{url: "{receiver.url}"}}, delivery: {{timeout: {timeout}}}'
 
 
+@pytest.mark.slow
 def test_up_again_changes_nothing(stack: Stack) -> None:
     before = stack.state
 
@@ -57,6 +58,7 @@ def test_a_run_delivers_everything_and_the_next_one_starts_no_jvm(stack: Stack) 
     }
 
 
+@pytest.mark.slow
 def test_a_broken_file_shows_as_an_import_error_and_breaks_nothing_else(stack: Stack) -> None:
     stack.pipeline("sound", "plugin: log")
     broken = stack.home / "include" / "pipelines" / "broken.yaml"
@@ -130,6 +132,7 @@ def test_a_killed_airflow_worker_is_tried_again_and_goes_on_from_the_cursor(stac
     assert again == list(range(again[0], 401))
 
 
+@pytest.mark.slow
 def test_a_killed_schedulers_workers_are_ended_when_it_is_started_again(stack: Stack) -> None:
     scheduler = stack.state.processes["scheduler"]
     until(lambda: processes.left_behind(scheduler))
@@ -215,6 +218,7 @@ def test_a_stop_without_a_run_under_way_starts_one_that_drains_and_says_where_th
     stack.conduit("start", "idle")
 
 
+@pytest.mark.slow
 def test_clearing_a_destination_that_had_succeeded_sends_again(stack: Stack, receiver: Receiver) -> None:
     stack.pipeline("again", http(receiver, timeout="200s"))
     stack.write("again", "a", 1, 20)
@@ -286,6 +290,7 @@ def test_a_scheduler_that_is_asked_to_end_has_its_runs_finish_what_they_are_at(
     assert receiver.got == list(range(1, 601))
 
 
+@pytest.mark.slow
 def test_the_status_of_a_pipeline_is_for_those_who_may_see_its_dag(stack: Stack) -> None:
     stack.pipeline("seen", "plugin: file, settings: {path: out/seen.jsonl}")
     stack.write("seen", "a", 1, 10)

@@ -29,6 +29,7 @@ class SharedPlace(Place):
         self.write_pipeline(*connectors, **keys)
 
 
+@pytest.mark.slow
 def test_events_through_everything_are_counted_and_a_run_with_nothing_to_do_starts_no_node(
     stack: Stack, tmp_path: Path
 ) -> None:

@@ -44,12 +44,14 @@ def test_what_is_broken_on_purpose_is_found_and_its_seed_named(mutant: Mutant, m
         holds(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FURTHER)
 def test_a_seed_that_finds_mutants_finds_nothing_without_them(seed: int) -> None:
     """What is found is the mutant, not something that this seed finds anyway, as `test_seeds` says of the others."""
     holds(seed)
 
 
+@pytest.mark.slow
 def test_a_history_ends_once_plenty_is_found_and_no_loss_is_said_of_what_it_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -67,11 +67,13 @@ def test_the_same_seed_gives_the_same_history_in_any_process_whatever_was_lived_
     assert len(set(here.values())) == 2
 
 
+@pytest.mark.slow
 def test_a_seed_that_was_lived_before_in_the_same_folder_has_the_same_history() -> None:
     first, again = many([9, 9], 4, 1)
     assert first.digest == again.digest
 
 
+@pytest.mark.slow
 def test_all_operations_of_a_seed_are_told_if_somebody_asks_for_them() -> None:
     (seed,) = json.loads(verify("--seed", "2", "--json", "--trace").stdout)["seeds"]
     points = [line for line in seed["history"] if not re.match(r" *[\d.]+  (\*\*\*|!!!)", line)]
@@ -124,6 +126,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch
     ]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_simulation_itself_is_told_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: History) -> None:
         raise ValueError("not to be explained")
@@ -135,6 +138,7 @@ def test_an_error_of_the_simulation_itself_is_told_with_its_seed(monkeypatch: py
     assert violation.startswith("verify: ValueError: not to be explained (test_seeds.py:")
 
 
+@pytest.mark.slow
 def test_nobody_hears_what_is_left_of_dead_processes_complain(monkeypatch: pytest.MonkeyPatch) -> None:
     class Left:
         def __del__(self) -> None:
@@ -155,6 +159,7 @@ def test_nobody_hears_what_is_left_of_dead_processes_complain(monkeypatch: pytes
     assert heard == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conduit_tasks.verify.workers.LOOK", 0.1)
     others = multiprocessing.active_children()
@@ -166,6 +171,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_message(monkeypatch: pytest
         list(results)
 
 
+@pytest.mark.slow
 def test_a_table_is_printed_and_wrong_input_is_refused() -> None:
     said = verify("--seed", "7")
     assert said.exit_code == 0

@@ -14,6 +14,7 @@ from conduit_tasks.verify.server import own_redis
 from tests.waiting import until
 
 
+@pytest.mark.slow
 def test_its_log_does_not_grow_with_the_number_of_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with own_redis(tmp_path) as url:
         # Given a log that many seeds have made long

@@ -62,6 +62,7 @@ def verify(folder: Path) -> Iterator[Start]:
         yield start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "servers"),
     [
@@ -136,6 +137,7 @@ def test_what_else_goes_on_for_long_ends_if_the_end_was_lost(goes_on: Callable[[
         lost()
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_leaves_ends_with_it(verify: Start, folder: Path) -> None:
     # Given two workers, each with a server
     process = verify("--seeds", "500", "--jobs", "2", servers=2)
@@ -150,6 +152,7 @@ def test_what_a_killed_worker_leaves_ends_with_it(verify: Start, folder: Path) -
     until(lambda: not running(folder))
 
 
+@pytest.mark.slow
 def test_workers_and_servers_of_a_killed_verify_end(verify: Start, folder: Path) -> None:
     process = verify("--seeds", "500", "--jobs", "2", servers=2)
     workers = psutil.Process(process.pid).children(recursive=True)

@@ -43,6 +43,7 @@ class Left:
         self.world.call("what was left is written", lambda: self.written.append("it"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cyclic", [True, False], ids=["garbage", "in a frame"])
 def test_what_a_dead_process_left_is_not_written_by_those_that_live(
     cyclic: bool, monkeypatch: pytest.MonkeyPatch
@@ -224,6 +225,7 @@ def test_who_is_no_process_has_the_worlds_clock_too(redis_server: RedisServer, t
     assert (first.token, second.token) == (1_700_001_000_000_000, 1_700_004_600_000_000)
 
 
+@pytest.mark.slow
 def test_every_clock_that_a_history_reads_is_the_worlds() -> None:
     """A clock that is kept as a value, as in `default_factory=time.monotonic`, is the machine's own in every seed: what
     is lived would depend on how long the machine has been up."""

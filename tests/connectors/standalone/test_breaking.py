@@ -77,6 +77,7 @@ def rows(count: int) -> Rows:
     return Rows(spool_batch([0] * count, range(count), records), [ORIGIN], 1, 0, count - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "says"),
     [
@@ -110,6 +111,7 @@ def mine() -> list[psutil.Process]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
@@ -175,6 +177,7 @@ def destination(mode: str, notes: Path, **settings: str) -> Any:
     return cls({"mode": mode, "token": "s3cret", "notes": str(notes), **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
@@ -255,6 +258,7 @@ for batch in made.read(slice):
 """
 
 
+@pytest.mark.slow
 def test_a_connector_and_what_it_started_end_with_the_task_that_was_killed(home: Path, notes: Path) -> None:
     host = subprocess.Popen(
         [sys.executable, "-c", HOST, "child", str(notes)],
@@ -273,6 +277,7 @@ def opened(made: Any) -> Any:
     return made.open(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_a_secret_that_a_connector_tells_is_hidden_in_its_errors_and_log(
     notes: Path, caplog: pytest.LogCaptureFixture, side: str
@@ -319,6 +324,7 @@ def test_records_of_one_id_are_told_apart_when_a_write_is_repeated(notes: Path) 
     assert [each["record"] for each in noted(notes) if "record" in each] == given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_one_that_dies_or_does_not_answer_leaves_no_thread(notes: Path, side: str) -> None:
     def die() -> None:

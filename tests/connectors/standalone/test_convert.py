@@ -29,6 +29,7 @@ def read(encoded: bytes) -> Any:
     return _object(found.structured_data)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(texts, values, max_size=5))
 def test_a_structure_is_read_as_it_was_written(value: dict[str, Any]) -> None:
     assert read(_data(value)) == value

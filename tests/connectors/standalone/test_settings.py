@@ -225,6 +225,7 @@ def conduit(*args: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_describes_and_tests_it(programs: Path, home: Path) -> None:
     started_by(programs, "broken", "nothing")
     rows = {row["name"]: row for row in json.loads(conduit("list", "--format", "json"))}

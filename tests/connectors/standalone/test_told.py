@@ -42,6 +42,7 @@ def played(what: Callable[[], Any]) -> None:
     until(held, "what the runs come to", seconds=120)
 
 
+@pytest.mark.slow
 def test_a_destination_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, programs: Path) -> None:
     # Given a connector that takes its settings, and cannot be opened
     said = delivering(home, 30, more=AT_ONCE)
@@ -63,6 +64,7 @@ def test_a_destination_that_cannot_be_opened_is_told_once_that_it_is_new(home: P
     assert (noted(said, "created"), noted(said, "updated")) == ([""], [""])
 
 
+@pytest.mark.slow
 def test_a_source_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, programs: Path) -> None:
     said = counting(home, 30, more=AT_ONCE)
     shut = Path(f"{said}.shut")
@@ -77,6 +79,7 @@ def test_a_source_that_cannot_be_opened_is_told_once_that_it_is_new(home: Path, 
     assert (noted(said, "created"), noted(said, "updated")) == ([""], ["30 50"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["in", "out"])
 def test_one_that_was_deleted_is_new_again(home: Path, programs: Path, side: str) -> None:
     said = counting(home, 5) if side == "in" else delivering(home, 5)
@@ -113,6 +116,7 @@ def odd(notes: Path, told: Told) -> Any:  # noqa: F811 - the fixture's value
     return made
 
 
+@pytest.mark.slow
 def test_one_that_dies_while_it_is_told_is_told_again_until_it_has_answered(home: Path, notes: Path) -> None:  # noqa: F811
     told = Told(Spool(str(home / "spool")), "p", "destinations.out")
     dies = Path(f"{notes}.dies")
