@@ -110,7 +110,6 @@ pipelines:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_the_driver_is_given_the_connections_of_its_node_and_nobody_else_sees_them(
     operator: Callable[..., ConduitSubmitOperator],

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 
 from benchmarks.postgres_server import PostgresServer
@@ -18,7 +17,6 @@ SCRIPT = Path(__file__).parents[2] / "compose" / "demo-database.sh"
 PASSWORD = r"hush 'quoted' \1 $HOME \"x\""
 
 
-@pytest.mark.slow
 def test_the_demos_password_is_set_and_is_in_no_command_line(
     tmp_path: Path,
     postgres: PostgresServer,  # noqa: F811 - as above

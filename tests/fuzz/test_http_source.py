@@ -227,7 +227,6 @@ def bomb(kind: str) -> bytes:
     raise AssertionError(kind)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gzip", "gzip, gzip", "zstd"])
 def test_a_page_is_unpacked_no_further_than_a_page_may_be_long(kind: str) -> None:
     import resource

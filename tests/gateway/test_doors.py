@@ -261,7 +261,6 @@ def test_requests_behind_each_other_are_bounded(gateway: GatewayProcess) -> None
     assert gateway.post({}).status == 202
 
 
-@pytest.mark.slow
 def test_attributes_are_bounded_and_refused_ones_are_not_kept(gateway: GatewayProcess, stored: Stored) -> None:
     structured = "application/cloudevents+json"
     assert gateway.post(event(1, source="/" + "s" * 60_000), type=structured).status == 202

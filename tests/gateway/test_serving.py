@@ -57,7 +57,6 @@ def test_events_of_every_mode_are_stored_when_they_are_answered(
     assert gateway.stop() == 0
 
 
-@pytest.mark.slow
 def test_only_a_right_token_opens_a_source_and_none_is_ever_shown(
     gateway_home: Path, serving: Serving, stored: Stored
 ) -> None:

@@ -156,7 +156,6 @@ def test_a_static_table_may_be_joined(spark: Any, tmp_path: Path) -> None:
     assert out.metadata == {"name": "United"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "reason"),
     [

@@ -290,7 +290,6 @@ def test_a_scheduler_that_is_asked_to_end_has_its_runs_finish_what_they_are_at(
     assert receiver.got == list(range(1, 601))
 
 
-@pytest.mark.slow
 def test_the_status_of_a_pipeline_is_for_those_who_may_see_its_dag(stack: Stack) -> None:
     stack.pipeline("seen", "plugin: file, settings: {path: out/seen.jsonl}")
     stack.write("seen", "a", 1, 10)

@@ -277,7 +277,6 @@ def opened(made: Any) -> Any:
     return made.open(None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_a_secret_that_a_connector_tells_is_hidden_in_its_errors_and_log(
     notes: Path, caplog: pytest.LogCaptureFixture, side: str
