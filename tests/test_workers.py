@@ -66,41 +66,49 @@ def test_slow_promise(): ...
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "left_out"),
-    [((), {"test_slow"}), (("--all",), set())],
-)
-def test_a_change_is_tried_by_all_that_proves_a_promise(
-    tmp_path: Path, arguments: tuple[str, ...], left_out: set[str]
-) -> None:
-    # Given the scripts in a folder of their own, whose environment is there and whose `make check` passes
-    (tmp_path / ".ci").mkdir()
-    (tmp_path / "scripts").mkdir()
+NAMES = {"test_quick", "test_slow", "test_promise", "test_slow_promise"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """`.ci/run` in a folder with the tests of MARKED, whose environment is there and whose `make check` passes."""
+    for folder in (".ci", "scripts", ".venv/bin", "tests"):
+        (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-    text = (ROOT / "Makefile").read_text()
-    (tmp_path / "Makefile").write_text(text.partition("check: env")[0] + "check:\n\t@true\n")
-    (tmp_path / "scripts" / "env.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "scripts" / "env.sh").chmod(0o755)
-    programs = tmp_path / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "pytest").write_text(f'#!/bin/sh\nexec {sys.executable} -m pytest "$@" --collect-only\n')
-    (programs / "pytest").chmod(0o755)
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser): ...\n")
-    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    targets = (ROOT / "Makefile").read_text().partition("check: env")[0]
+    (tmp_path / "Makefile").write_text(f"{targets}check:\n\t@true\n")
     (tmp_path / "tests" / "test_marked.py").write_text(MARKED)
-    environment = {**os.environ, "WORKERS": "0", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    # When a change is tried
-    said = subprocess.run(
-        [tmp_path / ".ci" / "run", *arguments], env=environment, capture_output=True, text=True, timeout=120, check=True
-    )
-    # Then nothing is left out but what is slow and proves nothing
-    found = {
-        name
-        for name in ("test_quick", "test_slow", "test_promise", "test_slow_promise")
-        if f"::{name}\n" in said.stdout
+    programs = {
+        "scripts/env.sh": "",
+        ".venv/bin/pytest": f'exec {sys.executable} -m pytest "$@" -p no:cacheprovider --collect-only\n',
     }
-    assert {"test_quick", "test_slow", "test_promise", "test_slow_promise"} - found == left_out, (
-        said.stdout + said.stderr
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def ci(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Without what the `make` says by which these tests are run
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_"))}
+    command = [checkout / ".ci" / "run", *arguments]
+    return subprocess.run(
+        command, env={**environment, "WORKERS": "0"}, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+@pytest.mark.parametrize(("arguments", "left_out"), [((), {"test_slow"}), (("--all",), set())])
+def test_a_change_is_tried_by_all_that_proves_a_promise(
+    checkout: Path, arguments: tuple[str, ...], left_out: set[str]
+) -> None:
+    said = ci(checkout, *arguments)
+    assert said.returncode == 0, said.stderr
+    found = {name for name in NAMES if f"::{name}\n" in said.stdout}
+    assert NAMES - found == left_out, said.stdout
+
+
+def test_an_option_that_is_none_is_refused_before_anything_is_run(checkout: Path) -> None:
+    said = ci(checkout, "--al")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "--all" in said.stderr

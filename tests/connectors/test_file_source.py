@@ -145,7 +145,6 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
             FileSource({"path": "a", **settings})
 
 
-@pytest.mark.slow
 def test_large_files_pass_in_batches_whatever_falls_on_their_borders(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,6 @@ def persist(receiver: ReceiverProcess, key: str, body: object) -> list[int]:
     return statuses
 
 
-@pytest.mark.slow
 def test_it_remembers_what_it_took_across_its_own_death(receiver: ReceiverProcess) -> None:
     # Given events of which some are refused, repeated, or out of order
     for n in range(60):

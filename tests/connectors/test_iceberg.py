@@ -27,7 +27,6 @@ from tests.connectors.test_shard_files import rows as rows_of_shard
 pytestmark = pytest.mark.xdist_group("iceberg")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"mode": "upsert", "key": "id"}])
 def test_the_connector_keeps_its_contract(either: Lake, more: dict[str, str]) -> None:
     report = accept("iceberg", destination={**either.settings, **more}, read_back=either.rows)

@@ -78,7 +78,6 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_passed_over_where_asked(
     assert [line["n"] for line in payloads(home / "out/file.jsonl")] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.slow
 def test_a_topic_that_was_deleted_before_its_records_are_acked_holds_nothing_up(
     home: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

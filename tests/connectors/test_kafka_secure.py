@@ -48,7 +48,6 @@ def test_records_are_sent_read_and_acked_over_tls_with_sasl(kafka: Kafka) -> Non
     assert kafka.committed(source.group, topic) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", ["payload", "opencdc"])
 def test_it_keeps_its_contract(kafka: Kafka, format: str) -> None:
     topic = kafka.topic()

@@ -123,7 +123,6 @@ def test_the_servers_modes_do_not_change_what_is_read(mydb: MyDatabase) -> None:
     assert [r.after for r in (*records, *changes)] == [{"id": "a", "d": "5.00"}, {"id": "a", "d": "6.00"}]
 
 
-@pytest.mark.slow
 def test_a_server_that_writes_names_in_lower_case_has_changes_of_tables_named_otherwise() -> None:
     server = MariadbServer(more=("--lower-case-table-names=1",)).create().start()
     try:

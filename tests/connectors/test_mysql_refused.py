@@ -105,7 +105,6 @@ def test_a_server_that_logs_no_whole_rows_is_refused(mydb: MyDatabase, name: str
         mydb.run(f"SET GLOBAL {name} = {good}")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("option", "left_out"), [("--binlog-ignore-db=b", "b"), ("--binlog-do-db=a", "b")])
 def test_a_log_that_leaves_out_a_database_is_refused(option: str, left_out: str) -> None:
     server = MariadbServer(more=(option,)).create().start()

@@ -225,7 +225,6 @@ def test_a_slice_has_a_bounded_size(mydb: MyDatabase) -> None:
     assert found[1][""]["skip"] == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type_", "values"),
     [

@@ -67,7 +67,6 @@ def test_what_somebody_else_made_or_wants_to_keep_stays(db: Database) -> None:
     db.run("SELECT pg_drop_replication_slot('conduitslot')")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["json", "jsonb"])
 def test_whole_numbers_beyond_64_bits_inside_json_keep_every_digit(db: Database, kind: str) -> None:
     text = (

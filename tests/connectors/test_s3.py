@@ -328,7 +328,6 @@ def test_parquet_is_written_and_read_back(moto: MotoServer, bucket: Any) -> None
     assert [r.after for r in records] == [{"n": 1, "s": "a"}, {"n": 2, "s": None}]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("bucket")
 def test_the_connector_keeps_its_contract(moto: MotoServer) -> None:
     both = {"bucket": "lake", **moto.settings}

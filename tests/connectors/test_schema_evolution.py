@@ -242,7 +242,6 @@ def test_what_no_wider_column_holds_is_a_letter_and_leaves_the_table_as_it_was(p
 DECIMAL = pa.decimal128(5, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schema", ["evolve", "quarantine"])
 @pytest.mark.parametrize(
     ("type_", "fits", "wide"),

@@ -225,7 +225,6 @@ CHANGED = [
 ]
 
 
-@pytest.mark.slow
 def test_a_value_that_postgres_would_change_is_refused_by_both_connectors(db: Database) -> None:
     db.run(*DOMAINS)
     for n, (type_, value) in enumerate(CHANGED):

@@ -132,7 +132,6 @@ def test_what_was_written_of_a_record_that_is_a_dead_letter_by_then_is_taken_awa
     again.close()
 
 
-@pytest.mark.slow
 def test_nothing_of_a_division_that_was_forgotten_is_left_whoever_delivers_the_micro_batch(
     to: tuple[Writer, There],
 ) -> None:

@@ -106,7 +106,6 @@ def test_a_tap_whose_state_does_not_move_is_read_to_its_end_whatever_the_limit()
     assert reached(of)["state"] == {"x": 1}
 
 
-@pytest.mark.slow
 def test_a_tap_that_cannot_go_on_in_the_middle_of_a_stream_is_not_cut_there() -> None:
     """As the SDK's taps say it of a stream whose rows are not sorted; others say nothing, and come back to a STATE."""
     # Given rows of which each STATE says how far they are, but from which none goes on

@@ -20,7 +20,6 @@ from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
 ORIGIN = Origin("p", "in", "")
 
 
-@pytest.mark.slow
 def test_both_sides_keep_the_contract(home: Path, spark: Any) -> None:
     both = {"format": "json", "path": "out"}
     schema = "id STRING, n BIGINT, half DOUBLE, text STRING, tags ARRAY<STRING>, no STRING"

@@ -92,7 +92,6 @@ def test_rows_come_in_order_and_those_of_one_value_together(
     assert values(step(database, position)[0]) == [5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE", "NUMERIC(20, 5)", "TEXT", "BIGINT"])
 def test_every_kind_of_column_goes_on_where_it_was(database: sa.Engine, kind: str) -> None:
     texts = {
@@ -126,7 +125,6 @@ def test_a_column_whose_numbers_are_not_what_they_print_is_read_to_its_last_row(
     assert step(database, position) == ([], position)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["DOUBLE PRECISION", "REAL", "NUMERIC"])
 def test_a_value_behind_which_nothing_comes_is_refused(server: PostgresServer, home: Path, kind: str) -> None:
     engine = sa.create_engine(server.url, poolclass=sa.pool.NullPool)

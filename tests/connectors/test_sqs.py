@@ -170,7 +170,6 @@ def test_an_attempt_that_failed_gives_its_messages_back(queue: Queue) -> None:
     assert queue.counts() == (2, 0)
 
 
-@pytest.mark.slow
 def test_messages_stay_hidden_while_their_worker_lives(queue: Queue) -> None:
     queue.put("a")
     # (for longer than this machine stands still: they are hidden anew after a third of it)
@@ -314,7 +313,6 @@ def test_a_queue_that_is_not_there_is_a_mistake_of_the_file(moto: MotoServer) ->
         send({**moto.settings, "queue": "nowhere"}, [])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["standard", "fifo"])
 def test_both_sides_keep_the_contract(moto: MotoServer, kind: str) -> None:
     queue = Queue(moto, **({"FifoQueue": "true"} if kind == "fifo" else {}))

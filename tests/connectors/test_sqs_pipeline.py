@@ -149,7 +149,6 @@ def test_nothing_is_deleted_of_an_attempt_that_lost(home: Path, queue: Queue, mo
     assert (numbers(home), queue.left()) == ([0, 1, 2, 3], 0)
 
 
-@pytest.mark.slow
 def test_messages_that_could_not_be_deleted_are_deleted_by_the_next_run(
     home: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

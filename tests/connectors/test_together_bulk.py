@@ -159,7 +159,6 @@ def test_small_micro_batches_are_written_by_one_process_without_spark(
         )
 
 
-@pytest.mark.slow
 def test_a_group_whose_rows_replace_each_other_by_now_is_finished_one_after_the_other(
     quick: Path,  # noqa: F811
     db: Database,

@@ -103,7 +103,6 @@ def kept(sent: Sent, count: int) -> None:
     assert all(after - before > PAUSE - 0.02 for before, after in pairwise(sent.allowed))
 
 
-@pytest.mark.slow
 def test_a_rate_limit_holds_from_one_micro_batch_to_the_next_and_for_what_is_sent_again(
     place: Place, sent: Sent
 ) -> None:

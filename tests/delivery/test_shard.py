@@ -117,7 +117,6 @@ def test_a_key_has_one_shard_however_its_json_is_spelt() -> None:
     assert key_hashes(respelt).tolist() == hashes
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_an_engine_confirms_is_translated_to_numbers_and_back(data: st.DataObject) -> None:
@@ -156,7 +155,6 @@ def test_only_files_that_hold_records_of_the_shard_are_read(by: str) -> None:
     assert len(Shard("key", 2, 0, manifest).files(files)) == 4
 
 
-@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     total=st.integers(1, 300),

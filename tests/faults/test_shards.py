@@ -128,7 +128,6 @@ def test_few_records_are_delivered_by_one_task_whose_state_is_as_ever(
     all_there(receiver, 160)
 
 
-@pytest.mark.slow
 def test_a_nack_at_any_task_stops_the_pipeline_and_is_sent_again_after_a_start(
     quick: Path, receivers: Any, beside: Beside
 ) -> None:
@@ -157,7 +156,6 @@ def test_a_nack_at_any_task_stops_the_pipeline_and_is_sent_again_after_a_start(
     assert seen["accepted"] + letters == 1_200
 
 
-@pytest.mark.slow
 def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_its_tasks_delivered(
     quick: Path, receiver: Receiver, beside: Beside
 ) -> None:

@@ -53,7 +53,6 @@ def test_the_micro_batches_that_are_there_are_delivered_by_one_job_and_each_reco
         }
 
 
-@pytest.mark.slow
 def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_it_had_under_way(
     quick: Path, receiver: Receiver, beside: Beside
 ) -> None:
@@ -67,7 +66,6 @@ def test_a_run_that_is_cleared_sends_again_the_micro_batches_that_it_had_under_w
     assert (seen["accepted"], seen["duplicates"]) == (600, 600)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

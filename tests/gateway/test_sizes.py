@@ -113,7 +113,6 @@ counts = st.lists(st.integers(1, 6), min_size=1, max_size=14)
 limits = st.builds(Limit, st.one_of(st.none(), st.integers(1, 30)), st.one_of(st.none(), st.integers(1, 300)))
 
 
-@pytest.mark.slow
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

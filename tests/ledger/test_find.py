@@ -124,7 +124,6 @@ def test_hashes_that_are_equal_by_chance_find_nothing(home: Path, monkeypatch: p
     assert look(".Key", "k-7")[0] == [(2, 37), (1, 47), (1, 7)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["gone", "cut", "footer", "block", "head"])
 def test_a_part_whose_index_is_missing_or_damaged_is_gone_through(home: Path, read: list[str], harm: str) -> None:
     deliver(home)

@@ -220,7 +220,6 @@ def test_a_time_beyond_all_dates_is_before_or_after_everything(tmp_path: Path, s
     assert ledger.newest(9, since=since)[0].num_rows == found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rolled", [False, True])
 def test_the_newest_attempts_are_read_without_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled: bool

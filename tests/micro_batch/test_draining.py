@@ -57,7 +57,6 @@ def test_one_run_delivers_a_backlog_of_many_micro_batches_in_order(home: Path) -
     drained(home, rows)
 
 
-@pytest.mark.slow
 def test_what_comes_while_a_run_is_under_way_is_delivered_by_it(home: Path) -> None:
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 200)
@@ -146,7 +145,6 @@ def test_a_pool_of_one_slot_moves_a_micro_batch_a_run_and_asks_for_the_next_at_o
     assert payloads(home / "out/all.jsonl") == rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["sources.in", "destinations.all", "destinations.red"])
 def test_a_node_whose_task_never_begins_is_not_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch, missing: str

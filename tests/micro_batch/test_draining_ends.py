@@ -71,7 +71,6 @@ def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home:
             waits.more("destinations.all", context.broker.micro_batches.latest_sealed())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("late", ["sources.in", "destinations.all", "destinations.red"])
 def test_what_a_node_that_begins_late_leaves_is_for_a_run_that_follows(
     home: Path, monkeypatch: pytest.MonkeyPatch, late: str
@@ -108,7 +107,6 @@ def test_what_comes_for_a_source_that_has_just_ended_is_for_a_run_that_follows(h
         assert ended.again
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["destinations.all", "sources.in"])
 def test_a_node_that_stands_still_for_longer_than_its_word(
     home: Path, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -154,7 +152,6 @@ def test_a_run_of_so_many_records_in_a_pool_of_one_slot(home: Path, monkeypatch:
     assert payloads(home / "out/all.jsonl") == rows[:100]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["forgotten", "older"])
 def test_a_redis_that_forgets_the_run(home: Path, how: str) -> None:
     write_pipeline(home, "p", COLOURED)
@@ -224,7 +221,6 @@ def test_what_is_delivered_between_two_looks_ends_no_run(home: Path, monkeypatch
     assert payloads(home / "out/all.jsonl") == rows
 
 
-@pytest.mark.slow
 def test_a_source_that_cannot_be_read_leaves_the_others_to_a_run_at_once(home: Path) -> None:
     write_pipeline(home, "p", TWO_SOURCES)
     rows = events(home / "data", "a.jsonl", 0, 200)
@@ -286,7 +282,6 @@ def test_a_node_with_a_changed_file_ends_in_order_where_the_run_got_on_and_fails
     assert payloads(home / "out/all.jsonl") == rows
 
 
-@pytest.mark.slow
 def test_a_source_that_cannot_be_asked_in_the_middle_of_a_run_is_told_to_its_acks_until_it_can(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

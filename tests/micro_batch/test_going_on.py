@@ -144,7 +144,6 @@ def the_scheduler_stops(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert context.broker.runs.wind_up() == "one"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "why",
     [

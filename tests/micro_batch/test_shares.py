@@ -63,7 +63,6 @@ def test_a_source_that_has_nothing_leaves_its_share_to_the_others(home: Path) ->
     assert len(lines(home / "out.jsonl")) == 4
 
 
-@pytest.mark.slow
 def test_a_micro_batch_has_a_bounded_number_of_slices(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given more files than a micro-batch may have slices, then several read all of them; the bound is of all sources
     together, and starves none."""

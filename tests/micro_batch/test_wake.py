@@ -103,7 +103,6 @@ def put(home: Path, name: str, count: int) -> None:
     side.rename(home / "in" / f"{name}.jsonl")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wake", ["[lines]", "{}", "{sources: [lines], look: 5s, pause: 1m}"])
 def test_a_file_is_news_until_all_of_it_is_planned(home: Path, watching: Callable[..., Watch], wake: str) -> None:
     # Given a pipeline that has never run

@@ -125,7 +125,6 @@ def test_rows_of_many_columns_are_fewer_at_once(tmp_path: Path) -> None:
     assert max(b.num_rows for b in batches(tmp_path / "a.parquet")) <= LIMIT / 1_000 / 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_values_are_those_that_were_written(encoding: str, tmp_path: Path) -> None:
     make, options = ENCODINGS[encoding]

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.connect_server import ConnectServer
 
@@ -37,7 +36,6 @@ def settings(server: ConnectServer) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 def test_settings_of_the_users_file_are_in_no_command_line(tmp_path: Path) -> None:
     # Given a secret among them
     (tmp_path / "include").mkdir()

@@ -177,7 +177,6 @@ def destination(mode: str, notes: Path, **settings: str) -> Any:
     return cls({"mode": mode, "token": "s3cret", "notes": str(notes), **settings})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
