@@ -1,8 +1,8 @@
 # Everything starts here; each target makes what it needs first. `make` alone lists them.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-# Processes that run tests beside each other; more than cores, as many tests wait for Airflow or for a lease to lapse.
-WORKERS ?= 4
+# Processes that run tests beside each other; three for each core of two, as many tests wait for Airflow or for a lease to lapse.
+WORKERS ?= 6
 # Where PYTHONDONTWRITEBYTECODE is set, each of them would compile all tests: 7 s of CPU.
 
 .PHONY: help env up down demo stack test check format bench clean

