@@ -97,7 +97,6 @@ def test_a_job_of_a_forked_driver_is_that_of_a_started_one(
     assert "Traceback" not in "".join(lines), "nobody says anything of a JVM that ends as it should"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["driver", "jvm"])
 def test_whichever_of_driver_and_jvm_is_killed_the_other_ends_and_so_does_the_worker(
     operator: Build,  # noqa: F811

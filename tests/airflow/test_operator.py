@@ -164,7 +164,6 @@ def test_a_missing_connection_is_named_and_asked_for_again(
     assert not isinstance(error.value, AirflowFailException)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "event", "code", "state"),
     [
@@ -204,7 +203,6 @@ def test_an_exit_code_becomes_a_state_with_the_reason(
     assert left == [], "an application that ends at once leaves nothing behind"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("owner", "attempts"), [("r1@host:7", 2), ("r2@host:7", 1)])
 def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_no_other_runs(
     operator: Callable[..., ConduitSubmitOperator],
@@ -233,7 +231,6 @@ def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_
     assert len(work) == attempts, "each looked at the broker before it began"
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_a_kill_takes_the_driver_and_its_workers_along(
     operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any

@@ -46,7 +46,6 @@ def known(broker: Any) -> set[str]:
     return set(broker.positions.planned("in"))
 
 
-@pytest.mark.slow
 def test_files_that_come_and_go_leave_a_state_of_one_size(home: Path, broker: Any) -> None:
     """Given a file a day that is removed the day after, partition by partition, then a month costs what ten days do."""
     write_pipeline(home, "p", PIPELINE.replace(" OPTIONS", ", partition-by: file"))

@@ -310,7 +310,6 @@ def test_one_task_writes_upserts() -> None:
     assert issubclass(IcebergDestination, BatchDestination)
 
 
-@pytest.mark.slow
 def test_tasks_that_find_neither_catalog_nor_namespace_nor_table_create_them_at_once(home: Path) -> None:
     """Given six that begin at the same moment, then what another one has created is taken for what it is."""
     with ExitStack() as stack, ThreadPoolExecutor(6) as pool:

@@ -92,7 +92,6 @@ def test_partitions_share_the_limit_and_are_read_to_their_ends_in_order(kafka: K
     assert sum(sum(each.values()) for each in seen) == 135
 
 
-@pytest.mark.slow
 def test_a_long_range_is_several_slices_so_that_several_tasks_read_it(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.put(topic, [b"x"] * (SLICE + 10))

@@ -60,7 +60,6 @@ def test_rows_come_in_the_order_of_the_column_and_those_of_one_value_together(
     assert [r.after["i"] for r in step(source, position, 3)[0]] == [100]  # type: ignore[index]  # structured
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("column", ["n", "at", "name"])
 def test_the_rows_of_a_micro_batch_pass_through_the_driver_in_pages_of_some_bytes(
     home: Path, spark: Any, column: str, monkeypatch: pytest.MonkeyPatch

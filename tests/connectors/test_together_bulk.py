@@ -197,7 +197,6 @@ def test_a_group_whose_rows_replace_each_other_by_now_is_finished_one_after_the_
     assert db.run("SELECT n FROM events WHERE id = 7") == [(1_210,)]
 
 
-@pytest.mark.slow
 def test_tasks_that_create_a_table_at_once_all_find_it(db: Database) -> None:
     """PostgreSQL refuses some of them by a unique violation of its own catalogue: no fault of a record."""
 

@@ -38,12 +38,10 @@ def left() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.mark.slow
 def test_a_child_that_looks_for_a_deadly_record(left: None) -> None:
     assert in_child(gc.collect) >= 0
 
 
-@pytest.mark.slow
 def test_a_worker_beside_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a module that has its garbage collected while it is loaded
     (tmp_path / "collects.py").write_text("import gc\ngc.collect()\n")
@@ -57,7 +55,6 @@ def test_a_worker_beside_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         executors.close()
 
 
-@pytest.mark.slow
 def test_an_application_forked_from_its_task(tmp_path: Path) -> None:
     file = tmp_path / "application.py"
     file.write_text("import gc\ngc.collect()\nprint('here')\n")

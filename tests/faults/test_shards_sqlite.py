@@ -98,7 +98,6 @@ def test_several_micro_batches_are_not_begun_at_once_for_a_sqlite(
     all_there(home, 2_000)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("of_sqlite")
 def test_what_several_tasks_have_begun_is_finished_by_one_once_the_connection_is_of_sqlite(
     home: Path,

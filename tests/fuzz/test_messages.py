@@ -132,7 +132,6 @@ def stream(redis_process: RedisServer) -> Any:
     client.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "text", "json"])
 @fuzzed
 @given(

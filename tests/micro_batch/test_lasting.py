@@ -136,7 +136,6 @@ def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
     assert len([r for r in caplog.records if r.name.startswith("conduit_tasks.micro_batch")]) < 30
 
 
-@pytest.mark.slow
 def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

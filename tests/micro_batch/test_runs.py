@@ -69,7 +69,6 @@ def named(n: int) -> str:
     return f"scheduled__2026-11-21T{n // 60:02d}:{n % 60:02d}:00+00:00"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("retention", [0.0, 2 * 3_600.0])
 def test_busy_runs_leave_redis_as_half_of_them_do(home: Path, retention: float) -> None:
     """Given a micro-batch a minute, then Redis holds after hours what it held after half of them, a few digits aside;
@@ -97,7 +96,6 @@ def test_busy_runs_leave_redis_as_half_of_them_do(home: Path, retention: float) 
         assert runs.finished(context, "every", named(60)), "it was called so then"
 
 
-@pytest.mark.slow
 def test_idle_runs_leave_nothing_in_redis(home: Path) -> None:
     write_pipeline(home, "p", TWO)
     events(home / "data", "a.jsonl", 0, 10)

@@ -72,7 +72,6 @@ def outcome_of(records: list[Record]) -> list[tuple[Any, ...]]:
     return [(r.position, r.operation, r.meta(), r.key, r.before, r.after) for r in records]
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.lists(records, max_size=12), st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4))
 def test_columns_and_records_come_to_the_same(given: list[Record], names: list[str]) -> None:

@@ -149,7 +149,6 @@ def test_what_workers_log_is_in_the_log_of_the_task(connected: Any, capsys: pyte
     ]
 
 
-@pytest.mark.slow
 def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_node_and_by_no_other(
     connected: Any,
 ) -> None:
