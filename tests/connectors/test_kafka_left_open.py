@@ -23,10 +23,14 @@ from tests.delivery.fakes import FakePort, work_of
 pytestmark = pytest.mark.usefixtures("no_garbage_collected")
 
 
-def clients() -> int:
-    """How many of librdkafka this process has."""
-    names = Path("/proc/self/task").glob("*/comm")
-    return sum(name.read_text().startswith("rdk:main") for name in names)
+def clients() -> set[str]:
+    """The main threads of librdkafka in this process: one for each client."""
+    found = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            if (thread / "comm").read_text().startswith("rdk:main"):
+                found.add(thread.name)
+    return found
 
 
 def refused(kafka: Kafka) -> tuple[str, list[Record]]:
@@ -41,7 +45,7 @@ def test_records_that_are_refused_leave_no_client(kafka: Kafka) -> None:
     topic, records = refused(kafka)
     _, report = delivered(kafka, topic, records)
     assert report.counts.nacked == 10
-    assert clients() == before
+    assert clients() <= before
 
 
 def test_messages_that_the_client_does_not_take_cost_no_further_one(
@@ -86,7 +90,7 @@ def test_transactions_that_are_refused_leave_no_client(kafka: Kafka) -> None:
         with suppress(Refused):
             destination.write(numbered(records, 1, destination=topic))
     destination.close()
-    assert clients() == before
+    assert clients() <= before
 
 
 def test_transactions_that_are_fenced_leave_no_client(kafka: Kafka) -> None:
@@ -107,7 +111,7 @@ def test_transactions_that_are_fenced_leave_no_client(kafka: Kafka) -> None:
     earlier.close()
     # Then nothing is left of those that failed, which say why
     assert ["fenced" in each for each in said] == [True] * 3, said
-    assert clients() == before
+    assert clients() <= before
 
 
 def test_deliveries_that_fail_leave_no_client() -> None:
@@ -117,7 +121,7 @@ def test_deliveries_that_fail_leave_no_client() -> None:
         port = FakePort(total=3, matched=range(3))
         with suppress(Unavailable):
             deliver(work_of(port), KafkaDestination(given), port, Delivery(retry=1, backoff_delay=0.0))
-    assert clients() == before
+    assert clients() <= before
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -130,4 +134,4 @@ def test_brokers_that_do_not_answer_leave_no_client(once: bool) -> None:
         with suppress(Unavailable):
             destination.write(numbered([record(1)], 1, destination="t") if once else rows([record(1)]))
     destination.close()
-    assert clients() == before
+    assert clients() <= before
