@@ -77,6 +77,7 @@ def letters(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[DeadLetter
     return stored
 
 
+@pytest.mark.proves("C14")
 def test_letters_are_stored_in_pieces_in_order_and_whole(home: Path, letters: list[list[Any]]) -> None:
     bad = [n for n in range(COUNT) if n % 5 in (0, 1, 3)]
     assert [len(part) for part in letters] == [20] * (len(bad) // 20)

@@ -109,6 +109,7 @@ def test_text_stays_structured_only_where_it_is_an_object(spark: Any) -> None:
     assert apply(spark, examples(spark), query.format("CAST('{}' AS BINARY)"))[0][2].after == b"{}"
 
 
+@pytest.mark.proves("C9", "T8")
 def test_repeated_ids_become_derived_records_in_their_order(spark: Any) -> None:
     # Given a record with two legs, exploded
     query = """
@@ -122,6 +123,7 @@ def test_repeated_ids_become_derived_records_in_their_order(spark: Any) -> None:
     assert len({r.id for _, _, r in rows}) == 5
 
 
+@pytest.mark.proves("T8")
 def test_records_derived_before_keep_their_ordinals_unless_derived_again(spark: Any) -> None:
     rows = [(0, 0, Record(b"1", after={"l": ["a"]}, ordinal=n)) for n in (0, 2)]
     kept = apply(
@@ -194,6 +196,7 @@ def test_payload_and_after_cannot_both_be_changed(spark: Any) -> None:
         apply(spark, examples(spark), query, schema="a INT")
 
 
+@pytest.mark.proves("C9")
 def test_a_python_function_sees_the_same_view(spark: Any, home: Path) -> None:
     # Given a function that filters, repeats and marks in ways no plan can be read from
     (home / "frame_functions.py").write_text(
