@@ -19,6 +19,7 @@ from typing import Any
 import conduit_tasks
 from conduit_tasks.redis_client import script as scripts
 from conduit_tasks.verify.scripts import scripts as every_script
+from conduit_tasks.verify.themes import seeds_of
 
 PACKAGE = Path(conduit_tasks.__file__).parent
 
@@ -35,7 +36,12 @@ class Mutant:
     also: Mutant | None = None
     """What has to be broken with it, as each alone would still be caught by the other."""
     begin: int = 0
-    """The seed that the test tries first, which finds it soon; 0: the theme's first."""
+    """Where the test begins to look, at a seed which finds it soon; 0: at the theme's first."""
+
+    @property
+    def first(self) -> int:
+        """The seed that the test tries first."""
+        return next(seeds_of(self.theme, self.begin or 1))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
