@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
-from conduit_tasks.stack import component, connect, gateway, processes, redis
+from conduit_tasks.stack import connect, gateway, processes, redis
 from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.component import Loaded
 from conduit_tasks.stack.environment import CONN, POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.ports import free_port
@@ -39,8 +38,6 @@ CONNECT_TIMEOUT = 60.0
 
 Say = Callable[[str], None]
 
-AIRFLOW = (sys.executable, "-m", component.__name__)
-
 
 def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
     """Starts the parts that do not run yet and waits until all answer. Safe to call again at any time.
@@ -61,12 +58,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
         archive = threading.Thread(target=_archive, args=(layout, say), daemon=True)
         archive.start()
         if missing:
-            _migrate(layout, env, say)
-            say(f"starting {', '.join(missing)}")
-        for name in missing:
-            argv = [*AIRFLOW, *COMPONENTS[name]]
-            state.processes[name] = processes.start(argv, env=env, cwd=layout.home, log=layout.log(name))
-            state.save(layout)
+            _airflow(layout, state, missing, env, say)
         gateway.ensure(layout, state, env, say, port=free_port, timeout=60)
         _await_health(layout, state, timeout)
         connect.await_it(layout, state, say, CONNECT_TIMEOUT)
@@ -144,7 +136,17 @@ def _dag_files(layout: Layout, say: Say) -> None:
             say(f"wrote {target}")
 
 
-def _migrate(layout: Layout, env: dict[str, str], say: Say) -> None:
+def _airflow(layout: Layout, state: State, missing: Sequence[str], env: dict[str, str], say: Say) -> None:
+    """Starts Airflow's components that are missing."""
+    with Loaded(env, layout.home, layout.log("start")) as airflow:
+        _migrate(layout, airflow, say)
+        say(f"starting {', '.join(missing)}")
+        for name in missing:
+            state.processes[name] = airflow.start(COMPONENTS[name], layout.log(name), OTHERS)
+            state.save(layout)
+
+
+def _migrate(layout: Layout, airflow: Loaded, say: Say) -> None:
     """Creates or migrates Airflow's database; once per Airflow version."""
     from importlib.metadata import version
 
@@ -153,13 +155,8 @@ def _migrate(layout: Layout, env: dict[str, str], say: Say) -> None:
         return
     say("preparing Airflow's database")
     log = layout.log("migrate")
-    with log.open("ab") as out:
-        argv = [*AIRFLOW, "db", "migrate"]
-        done = subprocess.run(  # noqa: S603  our own Airflow
-            argv, env=env, cwd=layout.home, stdout=out, stderr=out, check=False, timeout=OTHERS
-        )
-    if done.returncode:
-        raise StackError(f"`airflow db migrate` ended with {done.returncode}; see {log}:\n{processes.tail(log, 12)}")
+    if code := airflow.run(["db", "migrate"], log, OTHERS):
+        raise StackError(f"`airflow db migrate` ended with {code}; see {log}:\n{processes.tail(log, 12)}")
     marker.touch()
 
 
