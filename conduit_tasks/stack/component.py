@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from runpy import run_module
@@ -27,6 +28,8 @@ from conduit_tasks.stack.processes import StackError, stop, tail
 IMPORTED = 10_000
 """New objects between two looks for garbage. Nearly all that Airflow makes as it is imported stays: to look at it each
 700 objects takes a tenth of the CPU of a start."""
+ENDS = 10.0
+"""Seconds that the process may take to be gone once it was killed."""
 MODULES = (
     "airflow.api_fastapi.app",
     "airflow.api_fastapi.execution_api.app",
@@ -60,7 +63,8 @@ class Loaded:
     def __exit__(self, *_: object) -> None:
         """Ends the process, not what was forked of it."""
         self._process.kill()
-        self._process.communicate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=ENDS)
 
     def start(self, arguments: Sequence[str], log: Path, timeout: float) -> Process:
         """Starts `airflow` with arguments, in a session of its own: a terminal's Ctrl-C does not reach it. Output goes
