@@ -224,6 +224,7 @@ _TOGETHER = {
         "tests/connectors/test_together_bulk",
     ),
     "Spark Connect, Spark": (
+        "tests/cli/test_doctor",
         "tests/connectors/test_spark",
         "tests/faults/test_connect",
         "tests/faults/test_stop_in_a_worker",
@@ -238,6 +239,7 @@ _TOGETHER = {
         "tests/spark/test_standalone",
     ),
     "SQS, S3, Iceberg": (
+        "tests/connectors/test_bytes",
         "tests/connectors/test_iceberg",
         "tests/connectors/test_once",
         "tests/connectors/test_s3",
