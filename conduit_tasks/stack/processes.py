@@ -137,10 +137,10 @@ def wait_for(what: str, condition: Callable[[], bool], *, alive: Callable[[], bo
 
 
 def tail(path: Path, lines: int) -> str:
-    """Returns the last lines of a log file; "" if there is none."""
+    """Returns the last lines of a log file; "" if there is none, or it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-    except FileNotFoundError:
+    except OSError:
         return ""

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
@@ -13,7 +14,7 @@ from conduit_tasks.stack import connect, gateway, processes, redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.component import Loaded
 from conduit_tasks.stack.environment import CONN, POOL, component_environment, load_secrets
-from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.layout import Layout, Process, State
 from conduit_tasks.stack.ports import free_port
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.stack.starter import FILES
@@ -142,8 +143,12 @@ def _airflow(layout: Layout, state: State, missing: Sequence[str], env: dict[str
         _migrate(layout, airflow, say)
         say(f"starting {', '.join(missing)}")
         for name in missing:
-            state.processes[name] = airflow.start(COMPONENTS[name], layout.log(name), OTHERS)
-            state.save(layout)
+            airflow.start(COMPONENTS[name], layout.log(name), OTHERS, partial(_keep, layout, state, name))
+
+
+def _keep(layout: Layout, state: State, name: str, process: Process) -> None:
+    state.processes[name] = process
+    state.save(layout)
 
 
 def _migrate(layout: Layout, airflow: Loaded, say: Say) -> None:
