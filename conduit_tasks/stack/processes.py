@@ -141,6 +141,7 @@ def tail(path: Path, lines: int) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+            # No more, as a device has no end.
+            return "\n".join(file.read(64 * 1024).decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
