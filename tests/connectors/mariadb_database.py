@@ -48,7 +48,7 @@ class MyDatabase:
 @contextmanager
 def database(server: MariadbServer) -> Iterator[MyDatabase]:
     """Made, and taken away. A server that has ended by itself is started again: 10.11.19 was seen to die of a
-    segmentation fault (`ha_maria::drop_table`, of a temporary table), which is to fail one test, not all that follow."""
+    segmentation fault (`ha_maria::drop_table`, of a temporary table), which shall fail one test, not all after it."""
     if server.process is None or server.process.poll() is not None:
         server.start()
     made = MyDatabase(server)
