@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says now. `subject` names rule and destination; `about`: what templates see."""
+    """A rule's present finding. `subject` names rule and destination; `about`: what templates see."""
 
     subject: str
     late: bool

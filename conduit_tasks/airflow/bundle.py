@@ -13,7 +13,7 @@ from airflow.dag_processing.bundles.local import LocalDagBundle
 log = logging.getLogger(__name__)
 
 OURS = ("load_dags(", "raise_findings(")
-"""What a DAG file calls whose DAGs are those of the pipeline files."""
+"""Calls that show that the DAGs of a file are those of the pipeline files."""
 State = dict[Path, tuple[int, int, int]]
 
 

@@ -89,7 +89,7 @@ def succeeded(context: Any, *, pipeline_id: str, node: str) -> None:
 
 @dataclass(frozen=True)
 class Failure:
-    """What failed. `attempt`: names it, if it is not the task's attempt alone that does."""
+    """A failure. `attempt`: names it, if it is not the task's attempt alone that does."""
 
     node: str
     error_class: str

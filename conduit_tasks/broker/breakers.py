@@ -41,7 +41,7 @@ class BreakerState:
 
 
 class Breakers:
-    """What is kept of the breakers."""
+    """Records of the breakers."""
 
     def __init__(self, access: Access) -> None:
         self._access, self._keys = access, access.keys

@@ -91,7 +91,7 @@ class Broker:
         self.issues = Issues(access)
         """Failed tasks of one cause; what people decided about failures of one cause, and who was told."""
         self.series = Series(access)
-        """What the pipeline and its nodes did lately, in buckets of time."""
+        """Recent figures of the pipeline and its nodes, in buckets of time."""
         self.alerts = Alerts(access)
         """Alerts about late destinations, each sent once."""
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failures:
-    """What a pipeline has. `letters`: whether some of its dead letters may be open; `failing`: issue → failed tasks of
-    one cause."""
+    """Failures of a pipeline. `letters`: whether some of its dead letters may be open; `failing`: issue → failed tasks
+    of one cause."""
 
     letters: bool
     failing: Mapping[str, FailedTasks]

@@ -96,7 +96,7 @@ def _asked(redis: Client, of_each: Sequence[Sequence[Command]]) -> Iterator[list
 
 @dataclass
 class _Delivery:
-    """What the script says of a registered destination. `ranges`, `divided`, `group`: as they are stored."""
+    """The script's answer for a registered destination. `ranges`, `divided`, `group`: as they are stored."""
 
     cursor: int
     status: str | None

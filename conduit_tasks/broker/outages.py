@@ -33,7 +33,7 @@ class Outage:
 
 
 class Outages:
-    """What is kept of the destinations' outages."""
+    """Records of the destinations' outages."""
 
     def __init__(self, access: Access) -> None:
         self._access, self._keys = access, access.keys

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PIECES = 4
 """Spark tasks of the job; more than one machine may take them."""
 SAME = ("python", "conduit-tasks", "pyspark", "pyarrow")
-"""What has to be the same in driver and executors."""
+"""Versions that have to be the same in driver and executors."""
 
 
 def versions() -> dict[str, str]:

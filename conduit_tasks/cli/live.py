@@ -95,7 +95,7 @@ class Course:
 
 
 class View:
-    """What a terminal shows of a pipeline, drawn again at every `show`; above it, what is printed stays."""
+    """A terminal's view of a pipeline, drawn again at every `show`; above it, what is printed stays."""
 
     def __init__(self, live: Live) -> None:
         self._live, self._course = live, Course()

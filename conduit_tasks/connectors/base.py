@@ -105,7 +105,7 @@ class Owner:
     life."""
 
     told: Told | None = None
-    """What it was told of its life, for one that is told (`standalone`); set on an instance that is to run."""
+    """Its lifecycle as it was told, for one that is told (`standalone`); set on an instance that is to run."""
     for_letters: bool = False
     """Whether it takes a pipeline's dead letters: then it is told nothing of its life, as in Conduit."""
 

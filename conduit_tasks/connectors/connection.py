@@ -31,7 +31,7 @@ class Takes:
     give: Callable[[Connection, Mapping[str, str]], dict[str, str]]
     sample: Connection
     gives: str
-    """What a connection gives, in words."""
+    """Words for the parts of a connection that are used."""
 
     def settings(self, connection: Connection, written: Mapping[str, str]) -> dict[str, str]:
         """Returns the settings of a connection, and those of the file. Raises ConfigError if it is of another type."""

@@ -38,7 +38,7 @@ _VARIES = (
     (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
 )
 FORM = repr((LONGEST, [(pattern.pattern, instead) for pattern, instead in _VARIES]))
-"""What the issue of a letter depends on besides the letter."""
+"""Facts besides the letter on which its issue depends."""
 
 
 def shape(message: str) -> str:
@@ -83,7 +83,7 @@ class Issue:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """The next step of whoever looks at it."""
         return advice(self.node, self.error_class, of_task=self.kind == "task")
 
 

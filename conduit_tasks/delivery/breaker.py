@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Book(Protocol):
-    """What the broker keeps of a destination's breaker, under the lease of this delivery."""
+    """The broker's record of a destination's breaker, under the lease of this delivery."""
 
     def state(self) -> BreakerState | None:
         """Returns the failures since the last send that went well."""

@@ -89,7 +89,7 @@ def scheme_of(name: str, tolerance: float, *, replays: bool, plain: Mapping[str,
 
 @dataclass(frozen=True)
 class Claim:
-    """What the headers of a request claim: codes that may be right, and the bytes that are signed before the body.
+    """Claims of a request's headers: codes that may be right, and the bytes that are signed before the body.
     `id`: of the message, if it is signed; `time`: 0 without one."""
 
     codes: tuple[bytes, ...]

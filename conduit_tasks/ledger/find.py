@@ -34,7 +34,7 @@ class Place:
 
 @dataclass
 class Found:
-    """What was found in one micro-batch, the last first. `searched`: records that were gone through; 0: an index told.
+    """Findings in one micro-batch, the last first. `searched`: records that were gone through; 0: an index told.
     `compared`: records that were compared. `more`: not all that may be there was looked at. `rest`: where the look goes
     on, as its finder says; None: it is done."""
 

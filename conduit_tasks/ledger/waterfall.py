@@ -70,7 +70,7 @@ class Step:
 
 @dataclass
 class Target:
-    """What became of the record at one destination: first attempt, number of attempts, the answer of the last that
+    """The record's fate at one destination: first attempt, number of attempts, the answer of the last that
     tells, seconds from the first beginning to that attempt's end, of which so many in attempts."""
 
     destination: str

@@ -45,7 +45,7 @@ class Delivered:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What a DAG or an event is told."""
+        """Message for a DAG or an event."""
         names = ("pipeline", "destination", "micro_batch", "records", "sealed_at")
         return {name: getattr(self, name) for name in names}
 

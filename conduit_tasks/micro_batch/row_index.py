@@ -31,7 +31,7 @@ class RowIndex:
         self._given_up = False
         self._rows = 0
         self._held: list[tuple[int, Any]] = []
-        """What comes before the part is known not to be small."""
+        """Rows that come before the part is known not to be small."""
 
     def add(self, batch: pa.RecordBatch, part: str) -> None:
         """Adds rows that were added to a part file. `part`: its path."""

@@ -34,7 +34,7 @@ ENOUGH = 10_000
 again what to do next (a changed file, a run that hands over)."""
 
 Answer = tuple[list[tuple[int, DeliveryReport]], ConduitError | None]
-"""What a lane answers: reports of the shards that it delivered, with the numbers of their micro-batches; why it
+"""A lane's answer: reports of the shards that it delivered, with the numbers of their micro-batches; why it
 ended before the last."""
 
 

@@ -55,7 +55,7 @@ class Of:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked for; None: any. `text`: part of the pipeline's id, or of the class of error."""
+    """Conditions of a search; None: any. `text`: part of the pipeline's id, or of the class of error."""
 
     state: State | None = "open"
     kind: Kind | None = None

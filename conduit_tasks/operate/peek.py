@@ -213,7 +213,7 @@ def _read(
 
 
 class _Answers:
-    """What the ledger has of one micro-batch at one destination."""
+    """Ledger entries of one micro-batch at one destination."""
 
     def __init__(self, spool: Spool, pipeline: Pipeline, stage: Stage, destination: str) -> None:
         assert stage.sealed is not None

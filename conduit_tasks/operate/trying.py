@@ -41,7 +41,7 @@ SHOWN = 20
 
 @dataclass
 class Outside:
-    """What reaches out of this process: `refused` is whether something tried to while `guard` was entered."""
+    """Guard against reaching out of this process: `refused` is whether something tried to while `guard` was entered."""
 
     guard: AbstractContextManager[Any]
     refused: bool = False

@@ -42,8 +42,8 @@ class Names(Mapping[str, str]):
 
 @dataclass(frozen=True)
 class Trust:
-    """What of a changed text may run. `force`: keys of the processors in force; `valued`: those of them, and the ids of
-    the destinations, that run with values of variables in their settings or filters."""
+    """Parts of a changed text that may run. `force`: keys of the processors in force; `valued`: those of them, and the
+    ids of the destinations, that run with values of variables in their settings or filters."""
 
     force: frozenset[Key]
     valued: frozenset[Key | str]

@@ -97,7 +97,7 @@ def shares(
 
 _PLACE = ("micro_batch", "seq")
 _RECORD = ("micro_batch", "epoch", "seq", "ord")
-"""What the records of letters are told apart by: before the fan-out, and at a destination (`record_of`)."""
+"""Names that tell the records of letters apart: before the fan-out, and at a destination (`record_of`)."""
 
 
 def _of_records(

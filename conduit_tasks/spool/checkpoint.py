@@ -35,7 +35,7 @@ COLLECTED = "collected"
 
 
 class Known(NamedTuple):
-    """What is known of a node: the micro-batch up to which a destination has confirmed, or a source was told or is
+    """State of a node: the micro-batch up to which a destination has confirmed, or a source was told or is
     about to be told; and how many words of a destination were taken, `resent` of them on what was sent again."""
 
     number: int
@@ -83,7 +83,7 @@ class Mark:
 
     @property
     def known(self) -> Known:
-        """What Redis knew of the node when it was written; without words in a mark of an older version."""
+        """Redis' knowledge of the node when it was written; without words in a mark of an older version."""
         of = self.hashes.get("destination", {})
         return Known(self.claims, int(of.get("words", 0)), int(of.get("resent", 0)))
 

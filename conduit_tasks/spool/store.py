@@ -25,7 +25,7 @@ OBJECT_STORES = {"s3", "gcs", "abfs"}
 
 
 Stamp = tuple[int | None, ...]
-"""What tells a file from another one that replaces it under its name: time, size and, on this machine, inode."""
+"""Marks that tell a file from another one that replaces it under its name: time, size and, on this machine, inode."""
 
 
 class Sink:

@@ -39,7 +39,7 @@ MODULES = (
     "airflow.jobs.scheduler_job_runner",
     "airflow.jobs.triggerer_job_runner",
 )
-"""What components load. None opens a connection or starts a thread."""
+"""Modules that components load. None opens a connection or starts a thread."""
 
 
 class Loaded:

@@ -70,7 +70,7 @@ def _named(data: Any, names: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Folded:
-    """What is left of changes. `rows`: places, among the changes' rows, of those that are written, in order; `keys`:
+    """Changes that are left. `rows`: places, among the changes' rows, of those that are written, in order; `keys`:
     rows of the table that go, replaced or deleted; `all`: every row of the table goes."""
 
     rows: list[int]

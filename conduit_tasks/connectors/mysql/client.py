@@ -22,7 +22,7 @@ CONNECT = 10
 _URL = re.compile(r"(mysql|mariadb)(\+\w+)?://")
 _TLS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 QUERY = (*_TLS, "unix_socket")
-"""What a URL may say behind `?`: PyMySQL's names."""
+"""Options that a URL may have behind `?`: PyMySQL's names."""
 _SWITCHES = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 
 SESSION = "SET time_zone = '+00:00'"

@@ -25,7 +25,7 @@ class Tables:
 
     @property
     def filters(self) -> dict[str, Any]:
-        """What the library is to skip before it looks at it: tables of all databases that have such a name."""
+        """Names that the library skips before it looks at them: tables of all databases that have such a name."""
         if self.case == _AS_WRITTEN:
             return {}
         if self.every:

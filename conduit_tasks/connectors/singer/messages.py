@@ -24,7 +24,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Schema:
-    """What rows of a stream look like from here on: JSON Schema, and the properties that name a row."""
+    """Shape of a stream's rows from here on: JSON Schema, and the properties that name a row."""
 
     stream: str
     schema: dict[str, Any]

@@ -29,7 +29,7 @@ DELETED = "_sdc_deleted_at"
 
 
 class Reading:
-    """What one run of a tap has said so far. `state`: its last STATE; `moved`: it is another one than that the tap
+    """Progress of one run of a tap. `state`: its last STATE; `moved`: it is another one than that the tap
     was started with; `full`: as much was read as a micro-batch may have, up to a STATE."""
 
     def __init__(self, begun: Any, cut: Sequence[str], records: int | None, size: int | None, *, content: bool) -> None:

@@ -26,7 +26,7 @@ class _WithSpec(type):
 
 
 class Standalone(metaclass=_WithSpec):
-    """What both sides share. `plugin`: the reference in the file; `side`: source or destination; `ours`: options that
+    """Base of both sides. `plugin`: the reference in the file; `side`: source or destination; `ours`: options that
     are not the connector's own."""
 
     plugin: ClassVar[str] = ""

@@ -27,11 +27,11 @@ from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.settings import settings
 
 COOKIE = {"CONDUIT_PLUGIN_MAGIC_COOKIE": "204e8e812c3a1bb73b838928c575b42a105dd2e9aa449be481bc4590486df53f"}
-"""What tells a connector that it was started by its host, and not by hand."""
+"""Variable that tells a connector that it was started by its host, and not by hand."""
 CORE, PROTOCOL = "1", "2"
 """Versions of go-plugin's handshake and of the connector protocol."""
 PASSED = ("HOME", "LANG", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TZ")
-"""What a connector gets of our environment."""
+"""Variables of our environment that a connector gets."""
 START = 30.0
 """Seconds that a connector has to print its address."""
 LINE = 64 << 10
