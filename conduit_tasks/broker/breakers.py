@@ -66,21 +66,21 @@ class Breakers:
         options: Breaker,
         *,
         failures: int,
-        anew: bool,
+        fresh: bool,
         probe: bool,
         tried: int,
         retry_after: float,
         error: str,
     ) -> None:
         """Counts the failures that ended a delivery (`id` names it: repeated, it counts once), and opens the breaker at
-        their limit. `anew`: a send had gone well before them; `tried`: see `BreakerState`. Raises Fenced."""
+        their limit. `fresh`: a send had gone well before them; `tried`: see `BreakerState`. Raises Fenced."""
         self._access.run(
             scripts.TRIP,
             self._places(destination),
             token=token,
             id=id,
             failures=failures,
-            anew=anew,
+            fresh=fresh,
             probe=probe,
             tried=tried,
             limit=options.failures,
@@ -138,7 +138,7 @@ class Book:
         return self.breakers.get(self.destination, self.options)
 
     def trip(
-        self, id: str, *, failures: int, anew: bool, probe: bool, tried: int, retry_after: float, error: str
+        self, id: str, *, failures: int, fresh: bool, probe: bool, tried: int, retry_after: float, error: str
     ) -> None:
         """See `Breakers.trip`."""
         self.breakers.trip(
@@ -147,7 +147,7 @@ class Book:
             id,
             self.options,
             failures=failures,
-            anew=anew,
+            fresh=fresh,
             probe=probe,
             tried=tried,
             retry_after=retry_after,

@@ -32,7 +32,7 @@ from conduit_tasks.spool.store import Stamp
 MOST = 256 << 20
 """Bytes that the looks of all pipelines hold together; the last one stays also if it is larger."""
 CAUSES = 100
-"""Issues of a pipeline that are held, of some 4 KB each; more of them are found anew at each look."""
+"""Issues of a pipeline that are held, of some 4 KB each; more of them are found again at each look."""
 AGAIN = 5
 """Looks at a store whose files are being removed, one after the other."""
 LEAST = 100
@@ -106,7 +106,7 @@ class Columns:
             for left in range(AGAIN - 1, -1, -1):
                 try:
                     return self._looked(time.monotonic() + within)
-                except FileNotFoundError:  # it was removed, or written anew, between the two
+                except FileNotFoundError:  # it was removed, or rewritten, between the two
                     if not left:
                         raise
         raise AssertionError

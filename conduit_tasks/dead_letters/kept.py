@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 FILES = 100
 BYTES = 4 << 20
-"""Files that are not in what is kept, or their bytes, from which on it is written anew. So many are read by a first
+"""Files that are not in what is kept, or their bytes, from which on it is rewritten. So many are read by a first
 look besides."""
 _FILES = b"files"
 
@@ -62,7 +62,7 @@ def load(root: str, pipeline: str, schema: pa.Schema) -> Kept | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.info("%s/%s is left out, and written anew: %s", root, path, error)
+        log.info("%s/%s is left out, and rewritten: %s", root, path, error)
         return None
 
 

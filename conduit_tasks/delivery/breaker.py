@@ -31,7 +31,7 @@ class Book(Protocol):
         """Returns the failures since the last send that went well."""
 
     def trip(
-        self, id: str, *, failures: int, anew: bool, probe: bool, tried: int, retry_after: float, error: str
+        self, id: str, *, failures: int, fresh: bool, probe: bool, tried: int, retry_after: float, error: str
     ) -> None:
         """See `Breakers.trip`."""
 
@@ -51,18 +51,18 @@ class Breaker:
         self.half_open = self._probing = before is not None and before.opened > 0
         self._retry = delivery.retry if delivery.on_unavailable == "dead-letter" else None
         self._tried = 0 if before is None else before.tried
-        self._failures, self._anew, self._buried, self._said = 0, False, False, ""
+        self._failures, self._fresh, self._buried, self._said = 0, False, False, ""
 
     def success(self) -> None:
         """Notes that a send was answered, so that everything may be sent."""
-        self._failures, self._tried, self._anew, self.half_open = 0, 0, True, False
+        self._failures, self._tried, self._fresh, self.half_open = 0, 0, True, False
 
     def failure(self, said: str) -> bool:
         """Notes that a send failed, and what was said. Returns whether nothing more is to be sent."""
         self._failures += 1
         self._said = said
         self._tried += self.half_open
-        return self.half_open or self._failures + (0 if self._anew else self._before) >= self._limit
+        return self.half_open or self._failures + (0 if self._fresh else self._before) >= self._limit
 
     def gives_up(self) -> bool:
         """Returns whether the record whose probe failed becomes a dead letter, as it was tried as often as it may be:
@@ -74,7 +74,7 @@ class Breaker:
 
     def told(self) -> None:
         """Tells the broker that a send went well after those that it knows to have failed; at most one call."""
-        if self._kept and self._anew:
+        if self._kept and self._fresh:
             self._kept = False
             self._book.untrip()
 
@@ -86,8 +86,8 @@ class Breaker:
         self._book.trip(
             uuid.uuid4().hex,
             failures=self._failures,
-            anew=self._anew,
-            probe=self._probing and not self._anew,
+            fresh=self._fresh,
+            probe=self._probing and not self._fresh,
             tried=self._tried,
             retry_after=retry_after or 0.0,
             error=self._said,

@@ -199,7 +199,7 @@ class JournaledStore:
         wait_fsync: bool = False,
         remembered: tuple[int, float] = (0, 0.0),
     ) -> None:
-        """Takes `remembered`: see `IngestStore.add`; it may be set anew."""
+        """Takes `remembered`: see `IngestStore.add`; it may be set again."""
         self.store, self.journal, self.remembered = store, journal, remembered
         self._add = partial(store.add, wait_fsync=wait_fsync)
 

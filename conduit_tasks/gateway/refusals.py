@@ -90,7 +90,7 @@ def not_stored(error: ConduitError) -> Refusal:
             409,
             "Replayed",
             "the same signed request came before and was taken, so this one is not. Do not send it again; a message "
-            "that is to be sent again is signed anew, or the source has verify.replays: take",
+            "that is to be sent again is signed again, or the source has verify.replays: take",
             headers={TAKEN: "true"},
         )
     for kind, (status, title, detail, seconds) in _LATER.items():

@@ -112,7 +112,7 @@ class IngestStore:
         JournalLost). `moves`: per chunk (lane, state it must have, state it gets); MOVED in place of an id if a lane
         has another state. `lanes`: number of lanes at most, and the seconds of silence after which a lane is forgotten;
         CROWDED if there would be more. `marks`: per chunk what is remembered of its signed requests; REPLAYED if one of
-        them came before, REPEATED if one is signed anew; in a chunk of several requests, each is to be tried by itself
+        them came before, REPEATED if one is signed again; in a chunk of several requests, each is to be tried by itself
         then. `remembered`: marks at most, and the seconds for which a source that gets no more keeps them; FORGETFUL if
         there would be more. With a `journal` marks are unsettled until `settle`; UNSETTLED if the same request is.
         Raises BrokerUnavailable: it is then not known whether the chunks are stored.

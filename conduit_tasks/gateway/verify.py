@@ -37,7 +37,7 @@ MARK = 15
 """Bytes of a mark's hash."""
 REPLAY, REPEAT = "s", "i"
 """First character of a mark: of what was signed (the same request again), and of a message (the same message, signed
-anew)."""
+again)."""
 
 Mark = tuple[str, int]
 """Something to remember of a request, and the second (Unix time) at which it is forgotten."""

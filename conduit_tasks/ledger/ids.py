@@ -55,7 +55,7 @@ class ById:
                 numbers = list(found.rows(_COLUMN, self._hash))
         except (OSError, Damaged, KeyError) as error:
             if not isinstance(error, FileNotFoundError):
-                log.warning("%s cannot be used (%s) and is made anew", spool.uri(index), error)
+                log.warning("%s cannot be used (%s) and is made again", spool.uri(index), error)
             hashes = ids_of(self._pipeline, spool, manifest)
             if rows >= index_files.LEAST:
                 self._keep(spool, path, index, hashes)

@@ -100,7 +100,7 @@ class BreakerKeys(Keys):
     """A circuit breaker: after failures in a row nothing is sent for a pause, and then one record is tried."""
 
     failures: Annotated[int, Field(gt=0, le=1_000_000)] = 5
-    """Sends that fail in a row, over micro-batches and runs; one that goes well, or is refused, begins anew."""
+    """Sends that fail in a row, over micro-batches and runs; one that goes well, or is refused, begins again."""
     pause: Annotated[Duration, Field(gt=0)] = 10.0
     """The first pause; each further one in a row is twice as long. A longer `Retry-After` counts instead."""
     pause_max: Annotated[Duration, Field(gt=0)] = 300.0

@@ -23,7 +23,7 @@ from conduit_tasks.redis_client.connection import UNNAMED
 from conduit_tasks.stack.redis import binary
 
 LOG = 64 << 20
-"""Bytes of its log from which on Redis writes it anew between seeds. Each adds a MB, to memory if `scratch` is."""
+"""Bytes of its log from which on Redis rewrites it between seeds. Each adds a MB, to memory if `scratch` is."""
 
 _told = Event()
 """Set by SIGTERM within `cleaned_up`."""
@@ -86,7 +86,7 @@ def own_redis(folder: Path) -> Iterator[str]:
 
 
 def shorten_log(client: redis.Redis) -> None:
-    """Has Redis write its log anew, which it does not do by itself, if it is longer than `LOG`; call it while it is
+    """Has Redis rewrite its log, which it does not do by itself, if it is longer than `LOG`; call it while it is
     empty."""
     told = client.info("persistence")
     if told.get("aof_current_size", 0) > LOG and not told["aof_rewrite_in_progress"]:

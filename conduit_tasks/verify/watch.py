@@ -48,7 +48,7 @@ class Watch:
         self._missed = False
         self._voted: dict[tuple[str, int], set[tuple[int, int, int]]] = defaultdict(set)
         self._merged: dict[tuple[str, int], int] = defaultdict(int)
-        """Destination, micro-batch → how often one task took over from several: records are numbered anew."""
+        """Destination, micro-batch → how often one task took over from several: records are numbered again."""
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))

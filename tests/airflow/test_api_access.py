@@ -86,7 +86,7 @@ def test_what_opened_a_breaker_is_quoted_to_who_may_read_logs_only(
     with broker.leases.acquire("destinations.web", "run") as lease:
         broker.breakers.trip(
             *("web", lease.token, "1", options),
-            **{"failures": 1, "anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503 token abc"},
+            **{"failures": 1, "fresh": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503 token abc"},
         )
     for logs in (True, False):
         airflow.logs = logs

@@ -36,7 +36,7 @@ def test_it_is_what_the_parts_return(feed: Feed) -> None:
     acked(feed, 1)
     feed.delivered(2, destinations=["y"])
     feed.confirm("x", 2, [(0, 3)], dead=[letter(2, 1), letter(2, 3)])
-    options: dict[str, Any] = {"anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
+    options: dict[str, Any] = {"fresh": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
     broker.breakers.trip("x", feed.lease("x").token, "1", BREAKER, failures=1, **options)
     broker.failures.note("sources.a", "1", "no such host", "OSError", Recovery())
     broker.runs.begin("run", None, 0)

@@ -46,7 +46,7 @@ def test_they_are_those_that_the_parts_return(feed: Feed) -> None:
     feed.delivered(2, destinations=["y"])
     feed.confirm("x", 2, [(0, 3)], dead=[letter(2, 1), letter(2, 3)])
     lease, breaker = feed.lease("x"), Breaker(failures=1, pause=60.0)
-    options: dict[str, Any] = {"anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
+    options: dict[str, Any] = {"fresh": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
     broker.breakers.trip("x", lease.token, "1", breaker, failures=1, **options)
     broker.failures.note("sources.a", "1", "no such host", "OSError", Recovery())
     open_ = feed.open()

@@ -135,7 +135,7 @@ def test_one_task_finishes_what_several_have_begun_from_what_they_have_confirmed
     feed: Feed, twice: None, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Given two shards in the middle, then the ranges that they are told to be are those of an undivided micro-batch,
-    whose votes begin anew; told in several calls of which the last is missing, it stays divided."""
+    whose votes begin again; told in several calls of which the last is missing, it stays divided."""
     monkeypatch.setattr("conduit_tasks.broker.shards.MOST", most)
     m = feed.sealed()
     divide(feed, m)
@@ -207,7 +207,7 @@ def test_records_that_have_voted_in_a_shard_do_not_vote_again_in_the_whole(
     shards.merge("x", m, token, RangeSet.parse("0-4"), RangeSet.parse("0-0,2-2,4-4"))
     assert vote("x", m, token, 0, [("a", 5), ("n", 1)], **window) == 5  # type: ignore[arg-type]
     feed.broker.lifecycle.start()
-    # A window that has tripped begins anew, and its watermark stays.
+    # A window that has tripped begins again, and its watermark stays.
     assert vote("x", m, token, 0, [("a", 5), ("n", 1)], **window) is None  # type: ignore[arg-type]
     assert vote("x", m, token, 6, [("n", 1)], **window) == 0  # type: ignore[arg-type]
     feed.broker.lifecycle.start()

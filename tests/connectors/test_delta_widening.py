@@ -1,4 +1,4 @@
-"""Wider columns of a Delta table, which is written anew for them (`schema: evolve`, docs/schema-evolution.md)."""
+"""Wider columns of a Delta table, which is rewritten for them (`schema: evolve`, docs/schema-evolution.md)."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_crash_leaves_the_table_as_it_was_or_wider_and_nothing_is_lost_or_ther
 
 
 def others_first(monkeypatch: pytest.MonkeyPatch, times: int, commit: Callable[[], None]) -> list[int]:
-    """Has another program commit after the rows were read, and before the table that is written anew is committed."""
+    """Has another program commit after the rows were read, and before the table that is rewritten is committed."""
     batches, tries = widen._batches, [0]
 
     def before(*given: Any) -> Any:
@@ -246,7 +246,7 @@ def test_a_table_that_others_change_each_time_stays_as_it_is(home: Path, monkeyp
     tries = others_first(monkeypatch, 100, lambda: write_deltalake(home / "t", narrow, mode="append"))
     out = evolving()
     for _ in range(2):  # as for each half of the rows
-        with pytest.raises(DoesNotFit, match=r"field 'n' .* not written anew .* others changed it each time"):
+        with pytest.raises(DoesNotFit, match=r"field 'n' .* not rewritten .* others changed it each time"):
             out.write(rows({"n": WIDE}))
     assert tries[0] == widen.TIMES
     assert (held(home), type_of(home)) == ([1, 2, 5, 5, 5], pa.int32())
@@ -255,7 +255,7 @@ def test_a_table_that_others_change_each_time_stays_as_it_is(home: Path, monkeyp
 
 @pytest.mark.proves("B8")
 def test_a_commit_of_another_task_that_read_the_narrow_table_is_made_again(home: Path) -> None:
-    """Given tasks of one micro-batch that write beside each other (`parallelism`), when one has the table written anew,
+    """Given tasks of one micro-batch that write beside each other (`parallelism`), when one has the table rewritten,
     then the commits that the others have under way are made again, in the wider type."""
     table_of(home)
     tasks = []
@@ -289,7 +289,7 @@ def test_a_table_is_written_anew_up_to_a_size(home: Path, size: str) -> None:
         out.write(rows({"n": WIDE}))
         assert held(home) == [1, 2, WIDE]
         return
-    with pytest.raises(DoesNotFit, match=r"field 'n' is no int32.* not written anew .*rewrite-up-to is .*raise"):
+    with pytest.raises(DoesNotFit, match=r"field 'n' is no int32.* not rewritten .*rewrite-up-to is .*raise"):
         out.write(rows({"n": WIDE}))
     out.write(rows({"n": 3}))
     assert (held(home), type_of(home)) == ([1, 2, 3], pa.int32())
@@ -316,7 +316,7 @@ def test_a_table_that_would_lose_something_is_not_written_anew(home: Path, made:
         DeltaTable.create(home / "t", types, **made)
     except deltalake.exceptions.DeltaError as error:
         pytest.skip(str(error))
-    with pytest.raises(DoesNotFit, match=rf"field 'n' .* not written anew .*{said}"):
+    with pytest.raises(DoesNotFit, match=rf"field 'n' .* not rewritten .*{said}"):
         evolving().write(rows({"n": WIDE}))
     assert type_of(home) == pa.int32()
 
@@ -383,7 +383,7 @@ def test_a_file_that_cannot_be_read_is_an_error_that_may_pass(home: Path) -> Non
     table_of(home)
     out = evolving()
     next((home / "t").glob("*.parquet")).unlink()
-    with pytest.raises(Unavailable, match="cannot be written anew"):
+    with pytest.raises(Unavailable, match="cannot be rewritten"):
         out.write(rows({"n": WIDE}))
     assert DeltaTable(home / "t").version() == 0
 

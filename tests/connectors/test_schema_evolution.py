@@ -263,7 +263,7 @@ DECIMAL = pa.decimal128(5, 2)
 def test_what_a_column_of_delta_is_too_narrow_for_is_a_letter_and_the_rest_arrives(
     home: Path, schema: str, type_: pa.DataType, fits: Any, wide: Any
 ) -> None:
-    """No column is widened, whatever `schema` says, if the table may not be written anew; nor is a value changed."""
+    """No column is widened, whatever `schema` says, if the table may not be rewritten; nor is a value changed."""
     write_deltalake(home / "t", pa.schema([pa.field("k", pa.int64()), pa.field("n", type_)]).empty_table())
     given = {"path": "t", "rewrite-up-to": "0"}
     table = Place("delta", given, lambda: DeltaTable(home / "t").to_pyarrow_table().to_pylist(), lambda: None)
@@ -284,13 +284,13 @@ def test_what_a_column_of_delta_is_too_narrow_for_is_a_letter_and_the_rest_arriv
 def test_a_letter_of_a_table_that_is_too_large_is_taken_once_it_was_written_anew(
     home: Path, place: Place, schema: str
 ) -> None:
-    # Given a table that is larger than what is written anew (a byte)
+    # Given a table that is larger than what is rewritten (a byte)
     small = Place("delta", {"path": "t", "rewrite-up-to": "1"}, place.rows, place.add)
     run(home, small, schema, {"n": 1})
     queue = "dead-letter-queue: {window-size: 0}"
     run(home, small, schema, {"n": 1}, {"n": 2**40}, more=queue)
     if schema == "evolve":
-        assert "raise that, or write the table anew" in letters()[0]["error"]
+        assert "raise that, or rewrite the table" in letters()[0]["error"]
     assert place.by_n() == {1: {"n": 1}}
     there = DeltaTable(home / "t").to_pyarrow_table()
     wide = there.set_column(0, "n", there.column("n").cast(pa.int64()))

@@ -253,7 +253,7 @@ def test_a_call_that_is_repeated_counts_once_and_an_old_lease_changes_nothing(
     endpoint: Callable[..., Endpoint],
 ) -> None:
     there = endpoint()
-    trip: dict[str, Any] = {"failures": 2, "anew": False, "probe": False, "tried": 0, "retry_after": 0.0}
+    trip: dict[str, Any] = {"failures": 2, "fresh": False, "probe": False, "tried": 0, "retry_after": 0.0}
     for id, failures in (("a", 2), ("a", 2), ("b", 4), ("b", 4)):
         there.broker.breakers.trip("d", there.lease.token, id, LONG, error="no", **trip)
         assert there.state is not None

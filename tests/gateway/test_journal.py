@@ -290,7 +290,7 @@ def test_a_signed_request_is_called_taken_only_once_it_is_in_the_journal(
         patch.setattr(module.os, "fdatasync", full)
         with pytest.raises(BrokerUnavailable):
             send(journaled, 1, replay, message)
-    # Then it is neither taken nor a replay, at whatever gateway, also if it is signed anew
+    # Then it is neither taken nor a replay, at whatever gateway, also if it is signed again
     assert send(other, 1, replay, message, gateway="h") == UNSETTLED
     assert send(other, 2, anew, message, gateway="h") == UNSETTLED
     assert [chunk.data for chunk in journaled.journal.chunks()] == []

@@ -166,7 +166,7 @@ def test_a_request_that_came_before_is_refused_by_every_gateway_also_after_a_res
         assert (again.status, again.problem["title"]) == (409, "Replayed")
     one.kill()
     assert sent(serving(HOOK=NEW), body, **headers).status == 409
-    # The same message signed anew is one whose answer was lost: it is answered, and not stored again
+    # The same message signed again is one whose answer was lost: it is answered, and not stored again
     assert sent(other, body, **standard(body, "msg_1", NEW, at=then + 1)).status == 202
     assert len(stored()) == 1
     # Another message under the same id is another message

@@ -329,7 +329,7 @@ def test_the_first_look_by_id_makes_an_index_which_goes_with_the_micro_batch(hom
     assert read == []
     # And another one, which shares what the index has of it, is not found
     assert by_id(place.id[:16] + "0" * 16) == []
-    # A damaged index is made anew
+    # A damaged index is made again
     kept = sorted((home / ".conduit/spool/p/index").iterdir())
     assert [path.name[:10] for path in kept] == ["0000000001", "0000000002"]
     kept[0].write_bytes(b"nothing")

@@ -57,7 +57,7 @@ def test_it_is_what_the_parts_of_the_broker_say(redis_server: RedisServer, feeds
         behind.sealed(total)
     behind.delivered(1, destinations=["x"])
     behind.confirm("y", 1, [(0, 3), (6, 7)])
-    options = {"anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
+    options = {"fresh": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503"}
     behind.broker.breakers.trip("x", behind.lease("x").token, "1", BREAKER, failures=1, **options)  # type: ignore[arg-type]
     behind.broker.redis.hset(behind.broker.keys.parked("x"), "key", "1")
     behind.broker.lifecycle.halt_destination("y")

@@ -125,7 +125,7 @@ def test_a_destination_that_cannot_deliver_is_named_before_one_that_is_only_slow
     assert said() == ("failing", "destinations.two", ["sources.in"])
     # Its breaker is open
     with broker.leases.acquire("destinations.two", "run") as lease:
-        options: dict[str, Any] = {"anew": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503 hush"}
+        options: dict[str, Any] = {"fresh": False, "probe": False, "tried": 0, "retry_after": 0.0, "error": "503 hush"}
         broker.breakers.trip("two", lease.token, "1", Breaker(failures=1, pause=60.0), failures=1, **options)
     found = snapshot("p")
     assert said() == ("breaker", "destinations.two", ["sources.in"])

@@ -32,7 +32,7 @@ export function live(id, { seconds, most }, { look, series, failed }) {
     source = null;
   }
 
-  // The first thing that comes is all of it, also where the stream begins anew.
+  // The first thing that comes is all of it, also where the stream begins again.
   /** @param {Live | News} news */
   function heard(news) {
     if (news.graph) known = news;

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 NOT_WIDENED = (
-    "new fields get columns, but no column is widened: the table would have to be written anew. A value that its "
+    "new fields get columns, but no column is widened: the table would have to be rewritten. A value that its "
     "column is too narrow for is a dead letter of class schema"
 )
 
@@ -41,7 +41,7 @@ NOT_WIDENED = (
 LOOKS = 3
 """Looks at the columns in one attempt at a write: before new ones are added, after that, and one that is spare."""
 REWRITING = 0.7
-"""Share of the time of a write in which the rows of a table have to be written anew."""
+"""Share of the time of a write in which the rows of a table have to be rewritten."""
 
 
 class DeltaDestination(BatchDestination):
@@ -173,7 +173,7 @@ class DeltaDestination(BatchDestination):
     def _fitting(self, table: pa.Table) -> pa.Table:
         """Returns the rows in the table's own types, with columns, and fields within them, for what is new. What has no
         value yet has no type either, and is left out. If a column is too narrow, and every row fits otherwise, the
-        table is written anew. Raises Refused, Unavailable."""
+        table is rewritten. Raises Refused, Unavailable."""
         import pyarrow as pa
 
         if self._table is None:
@@ -197,7 +197,7 @@ class DeltaDestination(BatchDestination):
         try:
             return fitted(table, known, grows=may)
         except DoesNotFit as error:
-            said = self._hidden(f"{error}. The table is not written anew for wider columns: {why}")
+            said = self._hidden(f"{error}. The table is not rewritten for wider columns: {why}")
             raise DoesNotFit(said) from None
 
     def _create(self, table: pa.Table) -> None:
@@ -279,7 +279,7 @@ class DeltaDestination(BatchDestination):
 
 
 def _never(settings: Mapping[str, str]) -> bool:
-    """Returns whether no table is written anew, whatever its size."""
+    """Returns whether no table is rewritten, whatever its size."""
     try:
         return not options.size(settings, REWRITE_UP_TO.name, least=0) if REWRITE_UP_TO.name in settings else False
     except ConfigError:

@@ -15,7 +15,7 @@ from conduit_tasks.connectors.delta.storage import storage_options
 from conduit_tasks.errors import ConfigError, SourceError
 
 REWRITTEN = "conduitRewritten"
-"""Says in a commit that it writes the rows of the table anew, and changes none."""
+"""Says in a commit that it rewrites the rows of the table, and changes none."""
 
 
 def library() -> Any:
@@ -86,7 +86,7 @@ class DeltaLog:
     def added(self, version: int) -> tuple[list[Added], bool]:
         """Returns the files that the commit `version` added to the data, and whether it removed or changed rows.
 
-        Commits that only rearrange data (`dataChange` false: compaction; or written anew for wider columns) add
+        Commits that only rearrange data (`dataChange` false: compaction; or rewritten for wider columns) add
         nothing. Raises SourceError if the commit no longer exists.
         """
         added: list[Added] = []

@@ -1,5 +1,5 @@
-"""Wider columns of a Delta table: whether it may be written anew for them, and how that is done and given up. The
-library changes no type in place, so the table is written anew, in one commit that is valid only on the version that was
+"""Wider columns of a Delta table: whether it may be rewritten for them, and how that is done and given up. The
+library changes no type in place, so the table is rewritten, in one commit that is valid only on the version that was
 read."""
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 REWRITE_UP_TO = Option(
     "rewrite-up-to",
-    "with schema: evolve, size of a table (its files) up to which it is written anew for wider columns; 0: none is",
+    "with schema: evolve, size of a table (its files) up to which it is rewritten for wider columns; 0: none is",
     default="1GiB",
 )
 TIMES = 3
-"""Limit of the times that others may come before the commit of a table that was written anew, per micro-batch."""
+"""Limit of the times that others may come before the commit of a table that was rewritten, per micro-batch."""
 MOST_PARTITIONS = 64
-"""Limit of the partitions of a table that is written anew: the library holds a file of each in memory, 5 to 10 MB."""
+"""Limit of the partitions of a table that is rewritten: the library holds a file of each in memory, 5 to 10 MB."""
 BUFFERED = 256 << 20
 """Bytes of the files that are under way, of all partitions."""
 AHEAD = 4
@@ -37,7 +37,7 @@ AHEAD = 4
 STOP = 5.0
 """Seconds to wait for the thread that reads, at the end."""
 _FEATURES = {"appendOnly", "invariants", "checkConstraints", "timestampNtz", "changeDataFeed", "generatedColumns"}
-"""Features of a table that a table written anew keeps, or that `_unkept` looks at."""
+"""Features of a table that a rewritten table keeps, or that `_unkept` looks at."""
 _DIGITS = 38
 """Limit of the digits of a decimal."""
 _INVALID = "Invalid data found"
@@ -54,7 +54,7 @@ class NotRewritten(Exception):
 
 
 class Widening:
-    """Writes a table anew for wider columns, as far as the options say; of one destination."""
+    """Rewrites a table for wider columns, as far as the options say; of one destination."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._most = options.size(settings, REWRITE_UP_TO.name, least=0) if settings["schema"] == EVOLVE else 0
@@ -78,28 +78,28 @@ class Widening:
         return pa.schema(list(fields.values()))
 
     def refuses(self, table: Any) -> str:
-        """Returns why the table is not written anew; "": it may be."""
+        """Returns why the table is not rewritten; "": it may be."""
         import pyarrow as pa
 
         if self._gave_up:
             return self._gave_up
         if not self._most:
-            return f"{REWRITE_UP_TO.name} is 0; raise it, or write the table anew with wider columns"
+            return f"{REWRITE_UP_TO.name} is 0; raise it, or rewrite the table with wider columns"
         if said := _unkept(table):
-            return f"it {said}, which a table written anew here would not keep; widen its columns by another program"
+            return f"it {said}, which a table rewritten here would not keep; widen its columns by another program"
         files = pa.table(table.get_add_actions(flatten=False))
         size = sum(files.column("size_bytes").to_pylist())
         if size > self._most:
             return (
-                f"its files have {size} bytes, and {REWRITE_UP_TO.name} is {self._most}; raise that, or write the "
-                "table anew with wider columns"
+                f"its files have {size} bytes, and {REWRITE_UP_TO.name} is {self._most}; raise that, or rewrite the "
+                "table with wider columns"
             )
         if _partitions(files) > MOST_PARTITIONS:
-            return f"it has more than {MOST_PARTITIONS} partitions; write it anew with wider columns"
+            return f"it has more than {MOST_PARTITIONS} partitions; rewrite it with wider columns"
         return ""
 
     def rewrite(self, table: Any, wide: pa.Schema, until: float, still_ours: Callable[[], None]) -> None:
-        """Writes the table anew in one commit, which holds no other change. Raises NotRewritten, Conflict, Unavailable.
+        """Rewrites the table in one commit, which holds no other change. Raises NotRewritten, Conflict, Unavailable.
 
         `until`: when it has to be written (time.monotonic()). `still_ours` is called when all rows are written, before
         the commit.
@@ -142,16 +142,14 @@ class Widening:
                 raise self._given_up("others changed it each time before it was written; redrive the letter later")
             raise Conflict(f"delta: another writer came first: {error}") from None
         if isinstance(error, TimeoutError):
-            raise self._given_up(
-                "it takes too long; raise delivery.timeout, or write the table anew with wider columns"
-            )
+            raise self._given_up("it takes too long; raise delivery.timeout, or rewrite the table with wider columns")
         if isinstance(error, exceptions.DeltaProtocolError | exceptions.SchemaMismatchError):
             raise self._given_up(f"the library cannot: {error}")
         if breaks_constraint(error):
             raise self._given_up("rows that it has break a constraint of the table")
         if isinstance(error, Unavailable) or not isinstance(error, OSError | exceptions.DeltaError | ValueError):
             raise error
-        raise Unavailable(f"delta: the table cannot be written anew: {error}") from None
+        raise Unavailable(f"delta: the table cannot be rewritten: {error}") from None
 
     def _given_up(self, why: str) -> NotRewritten:
         # For each part of the rows it would take as long again.

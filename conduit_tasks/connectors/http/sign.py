@@ -1,6 +1,6 @@
 """Signatures of the `http` destination's requests (`sign`): Standard Webhooks, or a plain HMAC.
 
-Every attempt is signed anew, with a time that no earlier attempt of the same record had: a receiver that refuses a
+Every attempt is signed again, with a time that no earlier attempt of the same record had: a receiver that refuses a
 request that it has taken before (as the gateway does) would refuse a repeated one whose answer was lost.
 """
 

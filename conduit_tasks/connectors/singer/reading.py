@@ -119,7 +119,7 @@ def _hash(text: bytes) -> str:
 
 
 def mark(state: Any) -> str:
-    """Returns a hash of where a STATE goes on; what it says of a stream that begins anew all the same is left out."""
+    """Returns a hash of where a STATE goes on; what it says of a stream that begins again all the same is left out."""
     return _hash(jsons.dumps(_without(state), sort_keys=True))[:8]
 
 

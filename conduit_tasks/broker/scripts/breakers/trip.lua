@@ -8,7 +8,7 @@
 -- @arg token        int   of the lease
 -- @arg id           text  of the delivery
 -- @arg failures     int   sends that failed in a row at its end
--- @arg anew         int   1: one went well before them
+-- @arg fresh        int   1: one went well before them
 -- @arg probe        int   1: they are those of a probe
 -- @arg tried        int   probes of the record in front that failed by now
 -- @arg limit        int   failures in a row that open it
@@ -22,7 +22,7 @@ local no = guard_done(K.lease, A.token)
 if no then return no end
 local b = cjson.decode(redis.call('HGET', K.destination, 'breaker') or '{}')
 if b.id == A.id then return {'ok'} end
-if A.anew == '1' then b = {} end
+if A.fresh == '1' then b = {} end
 local now, opened = now_us(), number(b.opened)
 b.id, b.error = A.id, A.error
 b.failures = text(number(b.failures) + tonumber(A.failures))

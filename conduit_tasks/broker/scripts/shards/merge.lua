@@ -1,6 +1,6 @@
 -- merge: has one task finish a micro-batch that several have begun: what they confirmed becomes ranges of the micro-batch.
 --
--- The ranges come in one or several calls. Until the last one it stays divided, and whoever goes on then begins anew. Its
+-- The ranges come in one or several calls. Until the last one it stays divided, and whoever goes on then begins again. Its
 -- votes are counted in the whole from then on, where those that voted in a shard are skipped: no record votes twice. If all of it is
 -- confirmed, the cursor moves here: nothing is left that one task could confirm. The division is remembered: the micro-batch is
 -- not divided again, and the destination may have marks of those shards (ADR 48).
